@@ -1,0 +1,1 @@
+"""From a model description to bytes, as real allocators spend them."""

@@ -1,0 +1,1 @@
+"""Requests: readers of real traces and a seeded generator."""
