@@ -1,1 +1,1 @@
-"""Requests: readers of real traces and a seeded generator."""
+"""Request traces: readers of public and own formats, and a seeded generator."""
