@@ -7,10 +7,9 @@ the scheduler has round indices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-Outcome_ = Literal["finished", "refused", "failed", "cancelled"]
+Ending = Literal["finished", "refused", "failed", "cancelled"]
 
 
 class Ask(NamedTuple):
@@ -40,7 +39,7 @@ class End(NamedTuple):
     """The request is over: free what it held (`place`, None if it never ran) and tell its client."""
 
     id: int
-    outcome: Outcome_
+    outcome: Ending
     reason: str
     place: Place | None = None
     truncated: bool = False
@@ -62,7 +61,10 @@ class Resume(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A running stream moves `source -> target`; `num_rows` rows are in use."""
+    """A running stream moves `source -> target`; `num_rows` rows are in use.
+
+    A compaction may slide a stream down onto a part of its own rows: copy in ascending order.
+    """
 
     id: int
     source: Place
@@ -93,13 +95,15 @@ class Restore(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """Prefill `num_chunks` legal chunks from token `start` (repeat i starts i grants further).
+    """Prefill tokens `[start, start + num_tokens)`, which cost `num_chunks` legal chunks.
 
-    `last` says that the prefill is complete afterwards: the stream decodes in this same round.
+    In the i-th repeat of a round everything lies `i * num_tokens` further. `last` says that the
+    prefill is complete afterwards: the stream decodes in this same round.
     """
 
     id: int
     start: int
+    num_tokens: int
     num_chunks: int
     last: bool
 
@@ -187,11 +191,14 @@ class Executor(Protocol):
         """Release everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """A decision that changed something, keyed by the round it was made in."""
+class LogEntry(NamedTuple):
+    """A decision that changed something, keyed by the round it was made in.
+
+    `phase`: 0 arrivals and cancels, 1 the plan, 2 the settlement. Entries sort by (round, phase).
+    """
 
     round: int
+    phase: int
     kind: str
     id: int
     detail: str = ""

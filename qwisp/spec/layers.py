@@ -58,6 +58,20 @@ class Mamba2:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba1:
+    """A recurrent state `[inner_dim, state_dim]` and a convolution over the inner channels alone."""
+
+    inner_dim: int
+    state_dim: int
+    conv_kernel: int
+
+    @property
+    def conv_dim(self) -> int:
+        """Channels of the convolution."""
+        return self.inner_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShortConv:
     """The last `kernel - 1` inputs of a gated short convolution over `hidden` channels."""
 
@@ -70,14 +84,26 @@ class Mla:
     """One latent of `kv_lora_rank` and a rotary key of `rope_dim` a token, or full heads.
 
     An engine without the latent form keeps `heads` keys of `nope_dim + rope_dim` and values of
-    `v_dim`.
+    `v_dim`; `heads` is 0 where only the latent sizes are known.
     """
 
     kv_lora_rank: int
     rope_dim: int
-    heads: int
-    nope_dim: int
-    v_dim: int
+    heads: int = 0
+    nope_dim: int = 0
+    v_dim: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PooledAttention:
+    """Every token leaves `row_elements`; every `pool_tokens` tokens leave `pooled_elements` more.
+
+    For caches of which only the size of a row is known, not how it splits into heads.
+    """
+
+    row_elements: int
+    pooled_elements: int
+    pool_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,4 +118,13 @@ class Stateless:
     """A block that remembers nothing (a lone feed-forward or expert block in a hybrid pattern)."""
 
 
-Layer = FullAttention | SlidingWindow | GatedDelta | Mamba2 | ShortConv | Mla | Shared | Stateless
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """One block that runs several mixers side by side and remembers what each of them does."""
+
+    parts: tuple[FullAttention | SlidingWindow | GatedDelta | Mamba2 | Mamba1 | ShortConv | Mla, ...]
+
+
+Attention = FullAttention | SlidingWindow | Mla | PooledAttention
+Recurrent = GatedDelta | Mamba2 | Mamba1 | ShortConv
+Layer = Attention | Recurrent | Shared | Stateless | Parallel
