@@ -1,5 +1,15 @@
 """Prefill, decode and copy times, fitted from measurements, with their residuals."""
 
 from qwisp.cost.model import ChunkRule, CostModel, Residual, depth_sum
+from qwisp.cost.store import calibrated_pairs, load_cost, read_cost, write_cost
 
-__all__ = ["ChunkRule", "CostModel", "Residual", "depth_sum"]
+__all__ = [
+    "ChunkRule",
+    "CostModel",
+    "Residual",
+    "calibrated_pairs",
+    "depth_sum",
+    "load_cost",
+    "read_cost",
+    "write_cost",
+]

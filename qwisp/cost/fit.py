@@ -1,0 +1,127 @@
+"""From measured times to a cost model of whole picoseconds, with every residual."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+import numpy as np
+
+from qwisp.cost.least_absolute import least_absolute
+from qwisp.cost.measured import CopyPoint, DecodePoint, Measurements, PrefillPoint
+from qwisp.cost.model import PS_PER_S, CostModel, Residual, depth_sum
+from qwisp.errors import BadInput
+
+
+def fit(measured: Measurements) -> CostModel:
+    """Return the cost model of `measured`; what was not measured stays unknown in it.
+
+    Decode comes first (a table by width and a cost per used row), because a prefill round also
+    decodes; then prefill by least absolute relative error over the terms named. Raises `BadInput`
+    when the points cannot settle the terms.
+    """
+    step_by_width, row_ps = fit_decode(measured.decode)
+    bytes_per_s, copy_measured = fit_copies(measured.copies), bool(measured.copies)
+    terms = _fit_prefill(measured, dict(step_by_width))
+    model = CostModel(
+        name=measured.name,
+        machine=measured.machine,
+        model=measured.model,
+        chunk_tokens=measured.chunk_tokens,
+        chunk_rule=measured.chunk_rule,
+        round_ps=terms.get("round"),
+        chunk_ps=terms.get("chunk"),
+        token_ps=terms.get("token"),
+        depth_ps=terms.get("depth"),
+        window_depth_ps=terms.get("window", 0),
+        window_tokens=measured.window_tokens,
+        step_ps_by_width=step_by_width,
+        row_ps=row_ps,
+        copy_bytes_per_s=bytes_per_s or measured.copy_bytes_per_s,
+        copy_measured=copy_measured,
+        provenance=measured.sources,
+        notes=measured.notes,
+    )
+    if model.copy_bytes_per_s <= 0:
+        raise BadInput(
+            f"calibration {measured.name!r} knows no copy speed",
+            "measure one copy, or state copy_bytes_per_s",
+        )
+    return model
+
+
+def residuals(model: CostModel, measured: Measurements) -> tuple[Residual, ...]:
+    """Return each measured time beside what `model` says, in the order of `measured`."""
+    rows = [
+        Residual(p.label, p.seconds, prefill_ps(model, p) / PS_PER_S, p.used)
+        for p in measured.prefill
+    ]
+    rows += [
+        Residual(
+            p.label, p.seconds, (model.step_ps(p.width) + model.row_ps * p.rows) / PS_PER_S, p.used
+        )
+        for p in measured.decode
+    ]
+    return tuple(rows)
+
+
+def prefill_ps(model: CostModel, point: PrefillPoint) -> int:
+    """Return picoseconds that `model` gives the prefill of `point`, decode inside it included."""
+    work = point.rounds * model.round_ps
+    work += model.grant_ps(point.start, point.tokens, point.chunks)
+    return work + (model.step_ps(point.width) if point.width else 0)
+
+
+def fit_decode(points: Sequence[DecodePoint]) -> tuple[tuple[tuple[int, int], ...], int]:
+    """Return the table `((width, ps), ...)` and picoseconds per used row.
+
+    The slope over rows is the median over all pairs of points of one width that differ in rows
+    (0 without such a pair, never negative); the table is the median of what is left.
+
+    >>> fit_decode([DecodePoint("a", 0.010, 1, 0), DecodePoint("b", 0.011, 1, 1000)])
+    (((1, 10000000000),), 1000000)
+    """
+    used = [point for point in points if point.used]
+    slopes = [
+        (b.seconds - a.seconds) / (b.rows - a.rows)
+        for i, a in enumerate(used)
+        for b in used[i + 1 :]
+        if a.width == b.width and a.rows != b.rows
+    ]
+    slope_s = max(0.0, median(slopes)) if slopes else 0.0
+    table = []
+    for width in sorted({point.width for point in used}):
+        left = [p.seconds - slope_s * p.rows for p in used if p.width == width]
+        table.append((width, round(median(left) * PS_PER_S)))
+    if any(width < 1 or step_ps <= 0 for width, step_ps in table):
+        raise BadInput(f"a decode table {table} has a step of no time", "measure decode again")
+    return tuple(table), round(slope_s * PS_PER_S)
+
+
+def fit_copies(points: Sequence[CopyPoint]) -> int:
+    """Return the median bytes per second of the copies, 0 without any."""
+    return round(median(p.num_bytes / p.seconds for p in points)) if points else 0
+
+
+def _fit_prefill(measured: Measurements, step_by_width: dict[int, int]) -> dict[str, int]:
+    """Return picoseconds by term, empty when no prefill was measured."""
+    used = [point for point in measured.prefill if point.used]
+    if not used:
+        return {}
+    columns = {
+        "round": [p.rounds for p in used],
+        "chunk": [p.chunks for p in used],
+        "token": [p.tokens for p in used],
+        "depth": [
+            depth_sum(p.start, p.tokens)
+            + measured.window_weight * depth_sum(p.start, p.tokens, measured.window_tokens)
+            for p in used
+        ],
+    }
+    design = np.array([columns[term] for term in measured.terms], dtype=float).T
+    seconds = [p.seconds - step_by_width.get(p.width, 0) / PS_PER_S for p in used]
+    found = least_absolute(design, np.array(seconds))
+    terms = dict.fromkeys(columns, 0)
+    terms |= {t: round(float(x) * PS_PER_S) for t, x in zip(measured.terms, found, strict=True)}
+    terms["window"] = round(terms["depth"] * measured.window_weight)
+    return terms
