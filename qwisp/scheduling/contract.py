@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 class End(NamedTuple):
-    """The request is over: free what it held (`place`, None if it never ran) and tell its client."""
+    """The request is over: free its `place` (None if it never ran) and tell its client."""
 
     id: int
     outcome: Ending

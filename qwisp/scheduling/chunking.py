@@ -1,0 +1,46 @@
+"""Legal prefill units and how many of them a round's token budget grants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """Where a prompt may be cut.
+
+    >>> Chunking(256, "aligned").count(0, 1000), Chunking(1024, "ceil").count(0, 10553)
+    (4, 11)
+    """
+
+    chunk_tokens: int
+    rule: Literal["aligned", "ceil"] = "aligned"
+
+    def end(self, prompt_tokens: int) -> int:
+        """Return the first token that prefill leaves alone (the last prompt token decodes)."""
+        return prompt_tokens - 1 if self.rule == "aligned" else prompt_tokens
+
+    def count(self, start: int, end: int) -> int:
+        """Return how many chunks `[start, end)` costs; a partly covered one costs a whole one."""
+        if end <= start:
+            return 0
+        origin = start // self.chunk_tokens * self.chunk_tokens if self.rule == "aligned" else start
+        return -(-(end - origin) // self.chunk_tokens)
+
+    def advance(self, start: int, num_chunks: int, end: int) -> int:
+        """Return the token reached after `num_chunks` chunks from `start`, at most `end`."""
+        origin = start // self.chunk_tokens * self.chunk_tokens if self.rule == "aligned" else start
+        return min(end, origin + num_chunks * self.chunk_tokens)
+
+
+def granted_chunks(budget_tokens: int, running: int, chunk_tokens: int) -> int:
+    """Return the chunks one round may prefill: running streams take a token each first.
+
+    At least one, so that a waiting prompt always proceeds; a started chunk is never split, so the
+    rest of the budget is rounded up to whole chunks.
+
+    >>> granted_chunks(1024, 1, 1024), granted_chunks(2048, 1, 1024), granted_chunks(8, 8, 256)
+    (1, 2, 1)
+    """
+    return max(1, -(-(budget_tokens - running) // chunk_tokens))

@@ -1,0 +1,191 @@
+"""The row ranges of the arena: who sits where, what is free. One class for both executors."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from qwisp.errors import SchedulerBug
+from qwisp.scheduling.contract import Place
+from qwisp.scheduling.layout import MAX_ROWS, Layout, SessionSize
+from qwisp.scheduling.rules import load_rule
+
+Resource = Literal[
+    "no free session large enough", "contiguous rows", "byte budget", "lane count", "state slots"
+]
+
+
+class RowSpace:
+    """Fixed sessions, or one run of rows cut as requests come.
+
+    `take` hands out a `Place`, `release` gives it back; ranges never overlap. In a free space the
+    bytes of every place are committed when it is taken, so approvals of one round cannot together
+    exceed the budget.
+    """
+
+    def __init__(self, layout: Layout, size: SessionSize, *, cut: str | None = None) -> None:
+        self.layout = layout
+        self.fixed = layout.kind != "per_request"
+        self.margin_rows = layout.margin_rows
+        self.lanes = layout.lanes
+        self._bytes = size.bytes
+        self._cut: Callable[[int, Sequence[range]], range | None]
+        self._cut = load_rule("cuts", cut or layout.cut, "place").place
+        self._taken: dict[int, Place] = {}  # by start row
+        self.committed_bytes = 0
+        if self.fixed:
+            self._free, start = [], 0
+            for context in layout.contexts:
+                self._free.append(range(start, start + context + self.margin_rows))
+                start += context + self.margin_rows
+            self._slot_of = {run.start: slot for slot, run in enumerate(self._free)}
+            self.num_rows = start
+            self.max_rows = max(layout.contexts) + self.margin_rows
+        else:
+            self.max_rows = min(_most_rows(size, layout.budget_bytes), layout.context_tokens + 1)
+            self.num_rows = _arena_rows(size, layout)
+            self._free = [range(self.num_rows)] if self.num_rows else []
+            self._free_slots = list(range(self.lanes - 1, -1, -1))
+
+    @property
+    def largest_context(self) -> int:
+        """Tokens the largest place can ever hold."""
+        return self.max_rows - self.margin_rows
+
+    @property
+    def free(self) -> tuple[range, ...]:
+        """The free ranges by start row."""
+        return tuple(self._free)
+
+    @property
+    def taken(self) -> tuple[Place, ...]:
+        """The occupied places by start row."""
+        return tuple(self._taken[start] for start in sorted(self._taken))
+
+    @property
+    def has_free(self) -> bool:
+        """A newcomer might find room."""
+        return bool(self._free) and len(self._taken) < self.lanes
+
+    def find(self, rows: int) -> range | None:
+        """Return where `rows` rows would go now, or None."""
+        if len(self._taken) >= self.lanes or not self._free:
+            return None
+        if not self.fixed and self.committed_bytes + self._bytes(rows) > self.layout.budget_bytes:
+            return None
+        return self._cut(rows, self._free)
+
+    def take(self, run: range) -> Place:
+        """Occupy a range that `find` or `find_larger` returned."""
+        holds = (i for i, f in enumerate(self._free) if f.start <= run.start and run.stop <= f.stop)
+        index = next(holds, None)
+        if index is None:
+            raise SchedulerBug(f"rows {run.start}..{run.stop} are not free")
+        free = self._free[index]
+        if self.fixed:
+            if free != run:
+                raise SchedulerBug(f"rows {run.start}..{run.stop} are only a part of a session")
+            del self._free[index]
+            slot = self._slot_of[run.start]
+        else:
+            rest = [range(free.start, run.start), range(run.stop, free.stop)]
+            self._free[index : index + 1] = [part for part in rest if part]
+            slot = self._free_slots.pop()
+            self.committed_bytes += self._bytes(len(run))
+        place = Place(slot, run.start, len(run), len(run) - self.margin_rows)
+        self._taken[run.start] = place
+        return place
+
+    def find_larger(self, place: Place, rows: int) -> range | None:
+        """Return the free session a stream in `place` may move to: larger, holding `rows`."""
+        return self._cut(max(rows, place.num_rows + 1), self._free) if self._free else None
+
+    def exists_larger(self, place: Place) -> bool:
+        """Some session, free or not, is larger than `place`."""
+        return self.fixed and self.max_rows > place.num_rows
+
+    def release(self, place: Place) -> None:
+        """Give a place back; neighbouring free runs of a free space join."""
+        if self._taken.pop(place.start_row, None) != place:
+            raise SchedulerBug(f"rows at {place.start_row} were released twice")
+        run = range(place.start_row, place.start_row + place.num_rows)
+        if self.fixed:
+            insort(self._free, run, key=_start)
+            return
+        self._free_slots.append(place.slot)
+        self.committed_bytes -= self._bytes(place.num_rows)
+        self._join(run)
+
+    def slide(self, place: Place) -> Place | None:
+        """Return the place moved down onto the free run that ends where it starts, or None.
+
+        One step of a compaction; the slot, and with it the state, stays.
+        """
+        below = next((run for run in self._free if run.stop == place.start_row), None)
+        if self.fixed or below is None:
+            return None
+        self._free.remove(below)
+        del self._taken[place.start_row]
+        moved = place._replace(start_row=below.start)
+        self._taken[moved.start_row] = moved
+        self._join(range(below.start + place.num_rows, place.start_row + place.num_rows))
+        return moved
+
+    def why_not(self, rows: int) -> Resource:
+        """Return what keeps `rows` rows from being placed now."""
+        if self.fixed:
+            return "no free session large enough" if self._free or rows else "lane count"
+        if len(self._taken) >= self.lanes:
+            return "lane count"
+        if self.committed_bytes + self._bytes(rows) > self.layout.budget_bytes:
+            return "byte budget"
+        return "contiguous rows"
+
+    def _join(self, run: range) -> None:
+        start, stop = run.start, run.stop
+        for other in [r for r in self._free if r.stop == start or r.start == stop]:
+            self._free.remove(other)
+            start, stop = min(start, other.start), max(stop, other.stop)
+        insort(self._free, range(start, stop), key=_start)
+
+    def check(self) -> None:
+        """Raise `SchedulerBug` unless free and taken ranges tile the arena without overlap."""
+        runs = [*self._free, *(range(p.start_row, p.start_row + p.num_rows) for p in self.taken)]
+        reached = 0
+        for run in sorted(runs, key=_start):
+            if run.start != reached:
+                raise SchedulerBug(f"rows {reached}..{run.start} are lost or shared")
+            reached = run.stop
+        if reached != self.num_rows:
+            raise SchedulerBug(f"rows {reached}..{self.num_rows} are lost")
+        if len({place.slot for place in self._taken.values()}) != len(self._taken):
+            raise SchedulerBug("two streams share a state slot")
+        if not self.fixed and self.committed_bytes > self.layout.budget_bytes:
+            raise SchedulerBug(
+                f"{self.committed_bytes} bytes are committed, above {self.layout.budget_bytes}"
+            )
+
+
+def _start(run: range) -> int:
+    return run.start
+
+
+def _most_rows(size: SessionSize, budget_bytes: int) -> int:
+    """Return the most rows one session may have within a byte budget (0 when not even one fits)."""
+    low, high = 0, 1
+    while high < MAX_ROWS and size.bytes(high) <= budget_bytes:  # state-only models never grow
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if size.bytes(middle) <= budget_bytes else (low, middle)
+    return low
+
+
+def _arena_rows(size: SessionSize, layout: Layout) -> int:
+    """Return the rows of the shared buffer: what the budget holds beside the lanes' fixed bytes.
+
+    State and rings of all lanes are allocated once, beside the rows, so the growing rows get the
+    budget less what one stream needs at least; the byte gate keeps the sum within it.
+    """
+    return _most_rows(size, layout.budget_bytes)

@@ -1,0 +1,57 @@
+"""Find an order or a cut by its file name, so that a new one needs no other edit."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+from qwisp.errors import BadInput
+
+
+def rule_names(kind: str) -> list[str]:
+    """Return the names of the shipped rules of a kind: `orders` or `cuts`."""
+    package = importlib.import_module(f"qwisp.scheduling.{kind}")
+    return sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+
+
+def load_rule(kind: str, name: str, function: str) -> ModuleType:
+    """Return the module `name` (or the file, when it ends in `.py`) that defines `function`.
+
+    Raises `BadInput` naming the known rules.
+
+    >>> load_rule("orders", "fcfs", "pick").PASSES
+    False
+    """
+    if name.endswith(".py"):
+        module = _from_file(Path(name))
+    elif name in rule_names(kind):
+        module = importlib.import_module(f"qwisp.scheduling.{kind}.{name}")
+    else:
+        raise BadInput(
+            f"{kind[:-1]} {name!r} is not known",
+            f"use one of {', '.join(rule_names(kind))}, or the path of your own .py file",
+        )
+    if not callable(getattr(module, function, None)):
+        raise BadInput(
+            f"{name} defines no {function}()", f"define {function}() as in qwisp/scheduling/{kind}"
+        )
+    return module
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise BadInput(f"policy file {path} does not exist", "give the path of a .py file")
+    spec = importlib.util.spec_from_file_location(f"qwisp_policy_{path.stem}", path)
+    assert spec is not None  # a path that ends in .py always has a loader
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # any fault of a user's own file is theirs to see by name
+        raise BadInput(
+            f"policy file {path} cannot be loaded: {type(error).__name__}: {error}", "mend the file"
+        ) from error
+    return module
