@@ -59,7 +59,7 @@ class Mamba2:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba1:
-    """A recurrent state `[inner_dim, state_dim]` and a convolution over the inner channels alone."""
+    """A recurrent state `[inner_dim, state_dim]` and a convolution over the inner channels."""
 
     inner_dim: int
     state_dim: int
@@ -118,13 +118,15 @@ class Stateless:
     """A block that remembers nothing (a lone feed-forward or expert block in a hybrid pattern)."""
 
 
+Attention = FullAttention | SlidingWindow | Mla | PooledAttention
+Recurrent = GatedDelta | Mamba2 | Mamba1 | ShortConv
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
     """One block that runs several mixers side by side and remembers what each of them does."""
 
-    parts: tuple[FullAttention | SlidingWindow | GatedDelta | Mamba2 | Mamba1 | ShortConv | Mla, ...]
+    parts: tuple[Attention | Recurrent, ...]
 
 
-Attention = FullAttention | SlidingWindow | Mla | PooledAttention
-Recurrent = GatedDelta | Mamba2 | Mamba1 | ShortConv
 Layer = Attention | Recurrent | Shared | Stateless | Parallel

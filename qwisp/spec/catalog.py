@@ -1,0 +1,67 @@
+"""Models by name, from `data/models/*.json`: `{"source", "config"}` or `{"source", "geometry"}`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from qwisp.errors import BadConfig, BadInput
+from qwisp.spec.data_files import data_path
+from qwisp.spec.fields import Fields
+from qwisp.spec.geometry import layers_from_geometry
+from qwisp.spec.model import ModelSpec, load_json
+
+
+def model_names() -> list[str]:
+    """Return the names in the catalog, sorted.
+
+    >>> "qwen3.6-35b-a3b" in model_names()
+    True
+    """
+    return sorted(path.stem for path in data_path("models").glob("*.json"))
+
+
+def load_model(name_or_path: str | Path) -> ModelSpec:
+    """Return the model of a catalog name, a `config.json`, or a folder that holds one.
+
+    Raises `BadInput` for a name that is not in the catalog, listing close ones.
+
+    >>> load_model("gemma-4-26b-a4b").context_max_tokens
+    262144
+    """
+    text = str(name_or_path)
+    if not text.strip() or "\0" in text:
+        raise BadInput(f"model {text!r} is not a name", _known(""))
+    if text in model_names():
+        return _from_catalog(text)
+    path = Path(text)
+    if path.suffix == ".json" or path.exists() or len(path.parts) > 2:
+        return ModelSpec.from_config(path)
+    raise BadInput(f"model {text!r} is neither in the catalog nor a path", _known(text))
+
+
+def _known(text: str) -> str:
+    names = model_names()
+    near = get_close_matches(text.lower().rsplit("/", 1)[-1], names, n=3, cutoff=0.4)
+    return f"use {', '.join(near or names)}, or give a config.json"
+
+
+def _from_catalog(name: str) -> ModelSpec:
+    values, path = load_json(data_path("models", f"{name}.json"), "config.json")
+    if not isinstance(values, dict):
+        raise BadConfig(f"{path} is not an object", "write source and config", key="config")
+    f = Fields(values)
+    notes = tuple(str(note) for note in values.get("notes", []))
+    if f.has("config"):
+        spec = ModelSpec.from_config(values["config"], name=name)
+        return replace(spec, source=f.text("source"), notes=spec.notes + notes)
+    return ModelSpec(
+        name=name,
+        family=f.text("family"),
+        layers=layers_from_geometry(values.get("geometry")),
+        context_max_tokens=f.size("context_max_tokens", None),
+        element_bytes=f.size("element_bytes", 2),
+        source=f.text("source"),
+        notes=notes,
+    )
