@@ -1,0 +1,65 @@
+"""Any supported trace file: the format is told from its first line, never from its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qwisp.errors import BadTrace
+from qwisp.trace import azure, burstgpt, facts_file, jsonl, mooncake, server_log
+from qwisp.trace.json_lines import parse_line
+from qwisp.trace.request import Trace
+from qwisp.trace.source import KNOWN_FORMATS, lines, plain, read_bytes
+
+_TABLES = (azure, burstgpt)
+_RECORDS = (jsonl, mooncake, server_log)
+_MAX_PROBED_LINES = 20
+
+
+def read_trace(path: str | Path, *, lenient: bool = False) -> Trace:
+    """Return the requests of a trace file (gzip or plain), arrivals counted from the first one.
+
+    Formats: Azure LLM 2023 and 2024, BurstGPT v1 to v3, Mooncake, server logs, our own JSONL.
+    Raises `BadInput` for no such file, `BadTrace` with line and column for a bad line; `lenient`
+    skips and counts bad lines instead.
+    """
+    return parse_trace(read_bytes(path), Path(path).name, lenient=lenient)
+
+
+def parse_trace(data: bytes, name: str = "trace", *, lenient: bool = False) -> Trace:
+    """Return the requests of a trace given as bytes; else as `read_trace`.
+
+    >>> line = b"2023-11-16 18:15:46.6805900,374,44"
+    >>> parse_trace(b"TIMESTAMP,ContextTokens,GeneratedTokens\\r\\n" + line).requests
+    (Request(id=0, arrival_ns=0, prompt_tokens=374, output_tokens=44, max_new=None, prefix=()),)
+    """
+    data = plain(data, name)
+    for i, (number, line) in enumerate(lines(data)):
+        if line.startswith(b"{"):
+            record = parse_line(line)
+            if isinstance(record, dict):
+                for reader in _RECORDS:
+                    if reader.matches(record):
+                        return reader.read(data, name, lenient=lenient)
+                if facts_file.is_header(record):
+                    raise BadTrace(
+                        f"{name}: line {number}: facts of a run, not a trace of requests",
+                        "replay it with: qwisp replay --facts FILE",
+                        number,
+                        1,
+                    )
+            if not lenient:
+                column = 1 if isinstance(record, dict) else record.column
+                what = "keys of no known format" if isinstance(record, dict) else record.what
+                raise _unknown(name, number, column, what)
+        elif i == 0:
+            for table in _TABLES:
+                if table.matches(data):
+                    return table.read(data, name, lenient=lenient)
+        if not lenient or i == _MAX_PROBED_LINES:
+            break
+    raise _unknown(name, 1, 1, "the first line belongs to no known format")
+
+
+def _unknown(name: str, line: int, column: int | str, what: str) -> BadTrace:
+    text = f"{name}: line {line}, column {column}: {what}"
+    return BadTrace(text, f"give a trace: {KNOWN_FORMATS}", line, column)

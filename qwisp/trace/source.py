@@ -1,0 +1,68 @@
+"""The bytes of a trace file: opened, unzipped, freed of a byte order mark, cut into lines."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from qwisp.errors import BadInput, BadTrace
+
+_GZIP = b"\x1f\x8b"
+_UTF8_BOM = b"\xef\xbb\xbf"
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+KNOWN_FORMATS = (
+    "Azure LLM CSV, BurstGPT CSV, Mooncake JSONL, server log JSONL or qwisp's own JSONL "
+    '{"id", "arrival_s", "prompt_tokens", "output_tokens", "max_new", "prefix"}'
+)
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """Return the content of a trace file, unzipped if it was gzip.
+
+    Raises `BadInput` if there is no such readable file, `BadTrace` if it is empty or torn.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise BadInput(f"trace {path} does not exist", "check the path") from None
+    except IsADirectoryError:
+        raise BadInput(f"trace {path} is a directory", "name a file in it") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"trace {path} cannot be read: {reason}", "check the path") from None
+    return plain(data, str(path))
+
+
+def plain(data: bytes, name: str) -> bytes:
+    """Return `data` unzipped and without a byte order mark. Raises `BadTrace`."""
+    if data.startswith(_GZIP):
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, OSError, zlib.error) as error:
+            raise BadTrace(
+                f"{name}: gzip data is damaged: {error}", "fetch the file again"
+            ) from None
+    if data.startswith(_UTF16_BOMS):
+        raise BadTrace(f"{name}: line 1, column 1: UTF-16 text", "save it as UTF-8", 1, 1)
+    data = data.removeprefix(_UTF8_BOM)
+    if not data.strip():
+        raise BadTrace(
+            f"{name}: line 1, column 1: the trace is empty", f"give a trace: {KNOWN_FORMATS}", 1, 1
+        )
+    return data
+
+
+def lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield `(line number from 1, line without its end)` for every line that is not blank."""
+    start, number = 0, 0
+    while start < len(data):
+        end = data.find(b"\n", start)
+        end = len(data) if end < 0 else end
+        number += 1
+        line = data[start:end].strip()
+        if line:
+            yield number, line
+        start = end + 1
