@@ -136,18 +136,6 @@ class CostModel:
         """Return picoseconds of copying `num_bytes` (a move, a restore or a capture)."""
         return num_bytes * PS_PER_S // self.copy_bytes_per_s
 
-    def num_chunks(self, start: int, stop: int) -> int:
-        """Return the chunks that prefilling `[start, stop)` costs.
-
-        `aligned`: windows of `chunk_tokens` at absolute positions that the range touches. `ceil`:
-        the length over `chunk_tokens`, rounded up.
-        """
-        if stop <= start:
-            return 0
-        if self.chunk_rule == "ceil":
-            return -(-(stop - start) // self.chunk_tokens)
-        return -(-stop // self.chunk_tokens) - start // self.chunk_tokens
-
 
 def depth_sum(start: int, tokens: int, window_tokens: int = 0) -> int:
     """Return the sum of the rows before each of `tokens` positions from `start`, exactly.

@@ -17,9 +17,16 @@ from qwisp.spec.data_files import data_path
 
 SCHEMA = "qwisp-cost-1"
 _POINTS = {"prefill": PrefillPoint, "decode": DecodePoint, "copies": CopyPoint}
-_FITTED = (
-    "round_ps chunk_ps token_ps depth_ps window_depth_ps step_ps_by_width row_ps copy_bytes_per_s"
-).split()
+_FITTED = [
+    "round_ps",
+    "chunk_ps",
+    "token_ps",
+    "depth_ps",
+    "window_depth_ps",
+    "step_ps_by_width",
+    "row_ps",
+    "copy_bytes_per_s",
+]
 
 
 def calibration_path(model: str, machine: str) -> Path:
