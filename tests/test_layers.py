@@ -32,7 +32,7 @@ ONLY_IN = {
 }
 # Decisions must replay: the scheduler sees no clock, no chance, no files, no arrays, and of bytes
 # only the numbers it is given.
-NOT_IN_SCHEDULING = {"time", "datetime", "random", "os", "pathlib", "threading"}
+NOT_IN_SCHEDULING = {"time", "datetime", "random", "os", "threading"}
 NOT_IN_SCHEDULING |= {"numpy", "polars", "memory", "cost", "spec", "trace"}
 
 
