@@ -114,7 +114,7 @@ def queue_depth(frame: pl.DataFrame) -> alt.Chart:
         alt.Chart(frame, title=title)
         .mark_area(interpolate="step-after", color="#D55E00", opacity=0.6)
         .encode(
-            x=alt.X("time_s:Q", title="time (s)"),
+            x=alt.X("time_s:Q", title="time (s)", scale=_scale(frame)),
             y=alt.Y(
                 "waiting:Q",
                 title="waiting (requests)",
