@@ -201,4 +201,4 @@ class LogEntry(NamedTuple):
     phase: int
     kind: str
     id: int
-    detail: str = ""
+    detail: tuple = ()

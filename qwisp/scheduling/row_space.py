@@ -134,8 +134,10 @@ class RowSpace:
 
     def why_not(self, rows: int) -> Resource:
         """Return what keeps `rows` rows from being placed now."""
+        if len(self._taken) >= self.lanes and self._free:
+            return "lane count"
         if self.fixed:
-            return "no free session large enough" if self._free or rows else "lane count"
+            return "no free session large enough"
         if len(self._taken) >= self.lanes:
             return "lane count"
         if self.committed_bytes + self._bytes(rows) > self.layout.budget_bytes:
