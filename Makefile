@@ -2,7 +2,7 @@
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -q -rs
+PYTEST := $(BIN)/pytest -q -rs
 NBVAL := $(PYTEST) -n 2 --dist loadscope --nbval-current-env --nbval-sanitize-with tests/notebooks/sanitize.cfg
 
 # Charts that time themselves or widgets: their cells must run, their outputs may differ.
