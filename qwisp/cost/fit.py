@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 import numpy as np
@@ -20,34 +21,32 @@ def fit(measured: Measurements) -> CostModel:
     decodes; then prefill by least absolute relative error over the terms named. Raises `BadInput`
     when the points cannot settle the terms.
     """
-    step_by_width, row_ps = fit_decode(measured.decode)
-    bytes_per_s, copy_measured = fit_copies(measured.copies), bool(measured.copies)
-    terms = _fit_prefill(measured, dict(step_by_width))
-    model = CostModel(
+    step_ps_by_width, row_ps = fit_decode(measured.decode)
+    bytes_per_s = fit_copies(measured.copies) or measured.copy_bytes_per_s
+    if bytes_per_s <= 0:
+        raise BadInput(
+            f"calibration {measured.name!r} knows no copy speed",
+            "measure one copy, or state copy_bytes_per_s",
+        )
+    decode_only = CostModel(
         name=measured.name,
         machine=measured.machine,
         model=measured.model,
         chunk_tokens=measured.chunk_tokens,
         chunk_rule=measured.chunk_rule,
-        round_ps=terms.get("round"),
-        chunk_ps=terms.get("chunk"),
-        token_ps=terms.get("token"),
-        depth_ps=terms.get("depth"),
-        window_depth_ps=terms.get("window", 0),
+        round_ps=None,
+        chunk_ps=None,
+        token_ps=None,
+        depth_ps=None,
         window_tokens=measured.window_tokens,
-        step_ps_by_width=step_by_width,
+        step_ps_by_width=step_ps_by_width,
         row_ps=row_ps,
-        copy_bytes_per_s=bytes_per_s or measured.copy_bytes_per_s,
-        copy_measured=copy_measured,
+        copy_bytes_per_s=bytes_per_s,
+        copy_measured=bool(measured.copies),
         provenance=measured.sources,
         notes=measured.notes,
     )
-    if model.copy_bytes_per_s <= 0:
-        raise BadInput(
-            f"calibration {measured.name!r} knows no copy speed",
-            "measure one copy, or state copy_bytes_per_s",
-        )
-    return model
+    return replace(decode_only, **_fit_prefill(measured, decode_only))
 
 
 def residuals(model: CostModel, measured: Measurements) -> tuple[Residual, ...]:
@@ -69,7 +68,12 @@ def prefill_ps(model: CostModel, point: PrefillPoint) -> int:
     """Return picoseconds that `model` gives the prefill of `point`, decode inside it included."""
     work = point.rounds * model.round_ps
     work += model.grant_ps(point.start, point.tokens, point.chunks)
-    return work + (model.step_ps(point.width) if point.width else 0)
+    return work + decode_ps(model, point)
+
+
+def decode_ps(model: CostModel, point: PrefillPoint) -> int:
+    """Return picoseconds that the decode steps inside a prefill measurement took."""
+    return point.steps * model.step_ps(point.width) if point.width else 0
 
 
 def fit_decode(points: Sequence[DecodePoint]) -> tuple[tuple[tuple[int, int], ...], int]:
@@ -103,8 +107,8 @@ def fit_copies(points: Sequence[CopyPoint]) -> int:
     return round(median(p.num_bytes / p.seconds for p in points)) if points else 0
 
 
-def _fit_prefill(measured: Measurements, step_by_width: dict[int, int]) -> dict[str, int]:
-    """Return picoseconds by term, empty when no prefill was measured."""
+def _fit_prefill(measured: Measurements, decode: CostModel) -> dict[str, int]:
+    """Return picoseconds by coefficient, empty when no prefill was measured."""
     used = [point for point in measured.prefill if point.used]
     if not used:
         return {}
@@ -119,9 +123,10 @@ def _fit_prefill(measured: Measurements, step_by_width: dict[int, int]) -> dict[
         ],
     }
     design = np.array([columns[term] for term in measured.terms], dtype=float).T
-    seconds = [p.seconds - step_by_width.get(p.width, 0) / PS_PER_S for p in used]
+    seconds = [p.seconds - decode_ps(decode, p) / PS_PER_S for p in used]
     found = least_absolute(design, np.array(seconds))
-    terms = dict.fromkeys(columns, 0)
-    terms |= {t: round(float(x) * PS_PER_S) for t, x in zip(measured.terms, found, strict=True)}
-    terms["window"] = round(terms["depth"] * measured.window_weight)
-    return terms
+    ps_by_term = dict.fromkeys(columns, 0)
+    for term, value in zip(measured.terms, found, strict=True):
+        ps_by_term[term] = round(float(value) * PS_PER_S)
+    window_ps = round(ps_by_term["depth"] * measured.window_weight)
+    return {f"{term}_ps": ps for term, ps in ps_by_term.items()} | {"window_depth_ps": window_ps}

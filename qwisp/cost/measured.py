@@ -16,8 +16,8 @@ Term = Literal["round", "chunk", "token", "depth"]
 class PrefillPoint(NamedTuple):
     """`seconds` that prefilling `tokens` from position `start` took.
 
-    It ran in `rounds` rounds of `chunks` chunks in all. `width` lanes decoded one step inside the
-    time (0 when none did). `used` points are fitted, the others only predicted.
+    It ran in `rounds` rounds of `chunks` chunks in all. Inside the time `width` lanes (0: none)
+    decoded `steps` steps. `used` points are fitted, the others only predicted.
     """
 
     label: str
@@ -27,6 +27,7 @@ class PrefillPoint(NamedTuple):
     start: int
     tokens: int
     width: int = 0
+    steps: int = 1
     used: bool = True
 
 
