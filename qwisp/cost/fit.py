@@ -19,7 +19,8 @@ def fit(measured: Measurements) -> CostModel:
 
     Decode comes first (a table by width and a cost per used row), because a prefill round also
     decodes; then prefill by least absolute relative error over the terms named. Raises `BadInput`
-    when the points cannot settle the terms.
+    when the points cannot settle the terms, `NotCalibrated` when a prefill ran beside decoding
+    lanes and no decode was measured.
     """
     step_ps_by_width, row_ps = fit_decode(measured.decode)
     bytes_per_s = fit_copies(measured.copies) or measured.copy_bytes_per_s

@@ -5,7 +5,7 @@ from qwisp.cost.fit import fit, fit_copies, fit_decode, prefill_ps, residuals
 from qwisp.cost.least_absolute import MAX_POINTS, least_absolute
 from qwisp.cost.measured import CopyPoint, DecodePoint, Measurements, PrefillPoint
 from qwisp.cost.model import PS_PER_S, CostModel
-from qwisp.errors import BadInput
+from qwisp.errors import BadInput, NotCalibrated
 
 TRUE = CostModel(
     name="toy",
@@ -25,7 +25,11 @@ TRUE = CostModel(
 )
 
 
-def _measure(rounds=((1, 1, 0, 64), (1, 4, 0, 256), (4, 4, 256, 256), (2, 8, 512, 512))):
+SHAPES = ((1, 1, 0, 64), (1, 4, 0, 256), (4, 4, 256, 256), (2, 8, 512, 512))
+ALONE = tuple(shape for shape in SHAPES for _ in range(2))
+
+
+def _measure(rounds=SHAPES):
     """What a machine that is exactly TRUE would have measured, plus two odd chunk counts."""
     shapes = [*rounds, (1, 2, 32, 64), (3, 3, 1000, 150), (1, 16, 0, 1024)]
     points = [PrefillPoint("", 1.0, *shape, width=i % 2) for i, shape in enumerate(shapes)]
@@ -118,7 +122,10 @@ def test_a_decode_step_of_no_time_is_refused():
 def test_what_was_not_measured_stays_unknown():
     measured = _measure()
     values = {f: getattr(measured, f) for f in measured.__slots__}
-    no_decode = fit(Measurements(**values | {"decode": ()}))
+    with pytest.raises(NotCalibrated, match="decode"):
+        fit(Measurements(**values | {"decode": ()}))  # its prefills ran beside decoding lanes
+    alone = tuple(p for p in _measure(ALONE).prefill if not p.width)
+    no_decode = fit(Measurements(**values | {"decode": (), "prefill": alone}))
     no_prefill = fit(Measurements(**values | {"prefill": ()}))
     assert (no_decode.has_prefill, no_decode.has_decode) == (True, False)
     assert (no_prefill.has_prefill, no_prefill.has_decode) == (False, True)
