@@ -1,0 +1,139 @@
+"""Attention blocks: full or sliding window, with or without gate, query-key norm, partial rope."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+
+from qwisp.engine.attention import BLOCK, decode_lane, prefill_window
+from qwisp.engine.buffers import Ring, Rows
+from qwisp.engine.decoder_spec import Block, DecoderSpec
+from qwisp.engine.linear import Weights, linear
+from qwisp.engine.norms import Norm
+from qwisp.engine.step import Context, Lane, Step, Window
+from qwisp.engine.stock import stock_decode, stock_prefill
+from qwisp.spec.layers import SlidingWindow
+
+
+class Attention:
+    """One attention block; `decode` and `prefill` return `[M, hidden]` for x `[M, hidden]`."""
+
+    def __init__(self, spec: DecoderSpec, block: Block, weights: Weights, name: str) -> None:
+        rule, layer = block.attention, block.layer
+        assert rule is not None
+        self.name = name
+        self.rule = rule
+        self.head_dim = layer.k_dim
+        self.kv_heads = layer.kv_heads
+        self.window = layer.window_tokens if isinstance(layer, SlidingWindow) else None
+        hidden = spec.hidden
+        self.q = linear(weights, f"{name}.q_proj", hidden)
+        self.k = linear(weights, f"{name}.k_proj", hidden)
+        self.v = linear(weights, f"{name}.v_proj", hidden)
+        self.o = linear(weights, f"{name}.o_proj", rule.heads * self.head_dim)
+        self.q_norm = self.k_norm = None
+        if rule.has_qk_norm:
+            self.q_norm = Norm(weights, f"{name}.q_norm", spec.eps, spec.norm_offset)
+            self.k_norm = Norm(weights, f"{name}.k_norm", spec.eps, spec.norm_offset)
+
+    def decode(self, c: Context, x: mx.array, cache: Rows | Ring, step: Step) -> mx.array:
+        """Write each live lane's key and value, then attend over its own rows."""
+        q, k, v, gate = self._project(c, x)
+        positions = step.positions
+        q, k = self._rope(q[:, :, None], positions), self._rope(k[:, :, None], positions)
+        q, k = q.squeeze(2), k.squeeze(2)
+        n = step.num_live
+        rows = [cache.rows_of(a.place, range(a.position, a.position + 1))[0] for a in step.lanes]
+        cache.write(rows, k[:n].swapaxes(0, 1), v[:n].swapaxes(0, 1))
+        q = q.astype(mx.float32) * self.rule.scale
+        if c.guards.blocked_attention:
+            outs = [self._lane(c, q[i], cache, lane) for i, lane in enumerate(step.lanes)]
+            out = step.fill(outs)
+        else:
+            out = step.fill(stock_decode(c.ops, q, cache, step, self._readable))
+        return self._output(c, out.reshape(step.width, -1), gate, x.dtype)
+
+    def prefill(self, c: Context, x: mx.array, cache: Rows | Ring, window: Window) -> mx.array:
+        """Write the present rows, then attend from every row of the window."""
+        q, k, v, gate = self._project(c, x)
+        q, k = (self._rope(t.swapaxes(0, 1)[None], window.origin)[0] for t in (q, k))
+        rows = cache.rows_of(window.place, range(window.first, window.end))
+        cache.write(rows, k[:, window.rows], v.swapaxes(0, 1)[:, window.rows])
+        q = q.astype(mx.float32) * self.rule.scale
+        keys = cache.keys(window.place, window.end)
+        if c.guards.blocked_attention:
+            num_blocks = self._num_blocks(cache, window)
+            slots = np.arange(num_blocks * BLOCK)
+            allowed = self._allowed(cache, window.place.slot, slots, window.queries, window.end)
+            out = prefill_window(c.ops, q, keys, num_blocks, allowed)
+        else:
+            slots = np.arange(keys.count)
+            allowed = self._allowed(cache, window.place.slot, slots, window.queries, window.end)
+            out = stock_prefill(c.ops, q, keys, allowed)
+        return self._output(c, out.swapaxes(0, 1).reshape(window.num_rows, -1), gate, x.dtype)
+
+    def _project(
+        self, c: Context, x: mx.array
+    ) -> tuple[mx.array, mx.array, mx.array, mx.array | None]:
+        """Return queries `[M, H, D]`, keys and values `[M, G, D]`, and the gate `[M, H D]`."""
+        q, k, v = self.q(c.ops, x), self.k(c.ops, x), self.v(c.ops, x)
+        for name, y in (("q_proj", q), ("k_proj", k), ("v_proj", v)):
+            c.tap(f"{self.name}.{name}", y)
+        gate = None
+        q = q.reshape(x.shape[0], self.rule.heads, -1)
+        if self.rule.has_gate:
+            q, gate = mx.split(q, 2, axis=-1)
+            gate = gate.reshape(x.shape[0], -1)
+        k = k.reshape(x.shape[0], self.kv_heads, self.head_dim)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        return q, k, v.reshape(x.shape[0], self.kv_heads, self.head_dim), gate
+
+    def _rope(self, x: mx.array, offset: mx.array | int) -> mx.array:
+        rope = self.rule.rope
+        return mx.fast.rope(
+            x, rope.dims, traditional=False, base=rope.theta, scale=rope.scale, offset=offset
+        )
+
+    def _lane(self, c: Context, q: mx.array, cache: Rows | Ring, lane: Lane) -> mx.array:
+        keys = cache.keys(lane.place, lane.position + 1)
+        return decode_lane(c.ops, q, keys, self._readable(cache, lane, keys.count))
+
+    def _readable(self, cache: Rows | Ring, lane: Lane, count: int) -> np.ndarray | None:
+        """Return which of a lane's `count` rows its token may read, None for all."""
+        if self.window is None:
+            return None
+        queries = np.array([lane.position])
+        slots = np.arange(count)
+        return self._allowed(cache, lane.place.slot, slots, queries, lane.position + 1)[0]
+
+    def _allowed(
+        self, cache: Rows | Ring, slot: int, slots: np.ndarray, queries: np.ndarray, end: int
+    ) -> np.ndarray:
+        """Return `[queries, slots]`: the slot holds a written position that the query may read."""
+        if isinstance(cache, Rows):
+            held = np.where(slots < end, slots, end)
+        else:
+            size = cache.ring_rows[slot]
+            held = end - 1 - (end - 1 - slots) % size
+            held = np.where((held >= 0) & (slots < size), held, end)
+        seen = held[None, :] <= np.minimum(queries, end - 1)[:, None]
+        if self.window is not None:
+            seen &= held[None, :] > queries[:, None] - self.window
+        return seen
+
+    def _num_blocks(self, cache: Rows | Ring, window: Window) -> int:
+        """Return the key blocks of a window: by its index alone, whatever the session's size."""
+        reach = window.origin + window.num_rows
+        if isinstance(cache, Ring) and self.window is not None:
+            reach = min(reach, self.window + window.num_rows)
+        return -(-reach // BLOCK)
+
+    def _output(
+        self, c: Context, out: mx.array, gate: mx.array | None, dtype: mx.Dtype
+    ) -> mx.array:
+        out = out.astype(dtype)
+        c.tap(f"{self.name}.attention", out)
+        y = self.o(c.ops, out if gate is None else out * mx.sigmoid(gate))
+        c.tap(f"{self.name}.o_proj", y)
+        return y

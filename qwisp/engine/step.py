@@ -1,0 +1,111 @@
+"""What one pass of the decoder works on: a row per lane, or the rows of one prefill window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from qwisp.engine.identity import Safeguards
+from qwisp.engine.ops import Ops
+from qwisp.scheduling.contract import Place
+
+Tap = Callable[[str, mx.array], None]
+
+
+def no_tap(name: str, value: mx.array) -> None:
+    """Look at nothing."""
+    del name, value
+
+
+@dataclass(slots=True)
+class Context:
+    """What every part of the decoder is given: kernels, rules, and who looks on."""
+
+    ops: Ops
+    guards: Safeguards
+    tap: Tap = no_tap
+
+
+class Lane(NamedTuple):
+    """A stream that decodes: the token it feeds has this position."""
+
+    place: Place
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decode step: live lanes fill the first rows of `width`, the rest is idle."""
+
+    lanes: tuple[Lane, ...]
+    width: int
+
+    @property
+    def num_live(self) -> int:
+        """Rows that belong to somebody."""
+        return len(self.lanes)
+
+    @property
+    def positions(self) -> mx.array:
+        """`[W]`; idle rows repeat the first lane's."""
+        own = [lane.position for lane in self.lanes]
+        return mx.array(own + own[:1] * (self.width - len(own)), mx.int32)
+
+    @property
+    def slots(self) -> list[int]:
+        """`[W]`; idle rows read, and never write, the first lane's slot."""
+        own = [lane.place.slot for lane in self.lanes]
+        return own + own[:1] * (self.width - len(own))
+
+    def fill(self, rows: list[mx.array]) -> mx.array:
+        """Return `[W, ...]` from a row per live lane; idle rows repeat the first."""
+        return mx.stack(rows + rows[:1] * (self.width - len(rows)))
+
+    def own_choice(self, x: mx.array) -> mx.array:
+        """Return x with idle rows replaced by the first live row (an expert choice)."""
+        return _repeat_first(x, 0, self.num_live)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One prefill pass: row r stands for position `origin + r`; `[first, end)` are present."""
+
+    place: Place
+    origin: int
+    num_rows: int
+    first: int
+    end: int
+
+    @property
+    def rows(self) -> slice:
+        """The present rows."""
+        return slice(self.first - self.origin, self.end - self.origin)
+
+    @property
+    def queries(self) -> np.ndarray:
+        """`[C]` the position each row asks from; padding asks like the nearest present row."""
+        return np.clip(
+            np.arange(self.origin, self.origin + self.num_rows), self.first, self.end - 1
+        )
+
+    def fill(self, present: mx.array) -> mx.array:
+        """Return `[C, ...]` with zeros in absent rows."""
+        rows = self.rows
+        pad = [(rows.start, self.num_rows - rows.stop)] + [(0, 0)] * (present.ndim - 1)
+        return mx.pad(present, pad)
+
+    def own_choice(self, x: mx.array) -> mx.array:
+        """Return x with absent rows replaced by the first present row (an expert choice)."""
+        return _repeat_first(x, self.rows.start, self.rows.stop)
+
+
+def _repeat_first(x: mx.array, start: int, stop: int) -> mx.array:
+    if (start, stop) == (0, x.shape[0]):
+        return x
+    live = np.zeros((x.shape[0],) + (1,) * (x.ndim - 1), bool)
+    live[start:stop] = True
+    return mx.where(mx.array(live), x, x[start : start + 1])
