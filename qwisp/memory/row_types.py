@@ -48,3 +48,12 @@ def type_of(element_bytes: int) -> str:
     ('bf16', 'f32')
     """
     return "f32" if element_bytes == 4 else "bf16"
+
+
+def is_quantised(row_type: str) -> bool:
+    """Return whether elements of this type only exist in blocks.
+
+    >>> is_quantised("q8_0"), is_quantised("f16")
+    (True, False)
+    """
+    return _BLOCKS.get(row_type, (1, 1))[0] > 1

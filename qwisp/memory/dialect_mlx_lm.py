@@ -1,0 +1,148 @@
+"""mlx-lm: caches that grow in steps, rings that hold a chunk on top of the window.
+
+Read from its cache classes. A growing cache adds whole steps of 256 rows when a chunk does not fit,
+counted from the rows in use, so its size depends on how the prompt was cut. A rotating cache holds
+the last `window - 1` rows and the chunk while a prompt is read, and exactly the window afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from qwisp.errors import BadInput
+from qwisp.memory.dialect import Dialect, Rows, Terms
+from qwisp.spec.layers import Layer, SlidingWindow
+from qwisp.spec.model import ModelSpec
+
+STEP_ROWS = 256
+UNROTATED_FAMILIES = frozenset({"gemma2", "mistral", "phi3", "qwen2"})
+"""Families whose windows mlx-lm keeps in growing caches."""
+
+
+def grown_rows(context_tokens: int, chunk_tokens: int, *, decoded: bool = False) -> int:
+    """Return the rows a growing cache has after `context_tokens` in chunks.
+
+    With `decoded` the last token came alone, as the first step after a prompt does.
+
+    >>> [grown_rows(n, 100) for n in (100, 200, 300, 400, 500)]
+    [256, 256, 456, 456, 656]
+    """
+    prompt = context_tokens - decoded
+    full, rest = divmod(prompt, chunk_tokens)
+    used, rows = _repeat(full, chunk_tokens)
+    for size in (rest, int(decoded)):
+        rows = _after(used, rows, size)
+        used += size
+    return rows
+
+
+def _after(used: int, rows: int, size: int) -> int:
+    """Return the rows after `size` more tokens."""
+    if used + size <= rows:
+        return rows
+    # Rows past the ones in use are only dropped if the used ones do not end on a step.
+    kept = used if used % STEP_ROWS else rows
+    return kept + -(-size // STEP_ROWS) * STEP_ROWS
+
+
+def _repeat(num_chunks: int, size: int) -> tuple[int, int]:
+    """Return (rows in use, rows there are) after equal chunks.
+
+    `used % STEP_ROWS` has a period of at most STEP_ROWS chunks, so whole periods are skipped once
+    the pattern has settled.
+    """
+    used = rows = 0
+    settled = 4 * STEP_ROWS
+    skip = max(0, num_chunks - settled) // STEP_ROWS * STEP_ROWS
+    for _ in range(num_chunks - skip):
+        rows = _after(used, rows, size)
+        used += size
+    return used + skip * size, rows + skip * size
+
+
+def rotating_rows(
+    context_tokens: int, window_tokens: int, chunk_tokens: int, *, decoded: bool = False
+) -> int:
+    """Return the rows a rotating cache has after `context_tokens` in chunks.
+
+    >>> rotating_rows(65536, 512, 512), rotating_rows(65536, 512, 512, decoded=True)
+    (1023, 512)
+    """
+    prompt = context_tokens - decoded
+    if chunk_tokens == 1:
+        rows = min(window_tokens, -(-prompt // STEP_ROWS) * STEP_ROWS)
+    else:
+        full, rest = divmod(prompt, chunk_tokens)
+        rows = _concatenated(full * chunk_tokens, chunk_tokens, window_tokens)
+        if rest == 1:
+            rows = _in_place(prompt - 1, rows, window_tokens)
+        elif rest:
+            rows = _concatenated(prompt, rest, window_tokens)
+    return _in_place(prompt, rows, window_tokens) if decoded else rows
+
+
+def _concatenated(tokens: int, last: int, window_tokens: int) -> int:
+    """Return the rows after `tokens` of which the last `last` came as one chunk."""
+    return min(tokens - last, window_tokens - 1) + last if tokens else 0
+
+
+def _in_place(used: int, rows: int, window_tokens: int) -> int:
+    """Return the rows after one token more, which is written into the ring itself."""
+    if used >= rows and rows < window_tokens:
+        rows += min(STEP_ROWS, window_tokens - used)
+    return min(rows, window_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlxLm(Dialect):
+    """`decoded` says that a token was decoded after the prompt; without it the prompt just ended.
+
+    `kv_bits` quantises the growing caches in groups of `group_elements` with a scale and a bias.
+    """
+
+    name: ClassVar[str] = "mlx-lm"
+
+    chunk_tokens: int = 2048
+    decoded: bool = False
+    kv_bits: int | None = None
+    group_elements: int = 64
+
+    def full_rows(self, context_tokens: int) -> int:
+        """Return the rows of a growing cache."""
+        if context_tokens == 0:
+            return 0
+        return grown_rows(context_tokens, self.chunk_tokens, decoded=self.decoded)
+
+    def ring_rows(self, context_tokens: int, window_tokens: int) -> int:
+        """Return the rows of a rotating cache."""
+        if context_tokens == 0:
+            return 0
+        return rotating_rows(context_tokens, window_tokens, self.chunk_tokens, decoded=self.decoded)
+
+    def rows(self, layer: Layer, spec: ModelSpec) -> Rows:
+        """Return what one token leaves; rotating caches are never quantised."""
+        exact = Dialect.rows(self, layer, spec)
+        if self.kv_bits is None or isinstance(layer, SlidingWindow):
+            return exact
+        return Rows(*(self._quantised(size, spec) for size in exact))
+
+    def _quantised(self, exact_bytes: int, spec: ModelSpec) -> int:
+        elements = exact_bytes // spec.element_bytes
+        if self.kv_bits not in (2, 3, 4, 5, 6, 8) or elements % self.group_elements:
+            raise BadInput(
+                f"rows of {elements} elements at {self.kv_bits} bits in groups of "
+                f"{self.group_elements} do not exist",
+                "use 4 or 8 bits and a group that divides the head size",
+            )
+        groups = elements // self.group_elements
+        return elements * self.kv_bits // 8 + groups * 2 * spec.element_bytes
+
+    def layer_terms(self, layer: Layer, context_tokens: int, spec: ModelSpec) -> Terms:
+        """Return one layer's bytes; some families have no rotating cache for their windows."""
+        if isinstance(layer, SlidingWindow) and spec.family in UNROTATED_FAMILIES:
+            rows, row = self.full_rows(context_tokens), self.rows(layer, spec)
+            return Terms(
+                ring_key_bytes=rows * row.key_bytes, ring_value_bytes=rows * row.value_bytes
+            )
+        return Dialect.layer_terms(self, layer, context_tokens, spec)
