@@ -215,6 +215,32 @@ def comparison(frame: pl.DataFrame, *, metric: str, unit: str, best: str = "most
     )
 
 
+def on_one_axis(guess: float, model: float, receipt: float | None, *, unit: str) -> alt.Chart:
+    """Return the reader's guess, the model's answer and the measured one on one log axis.
+
+    All three above zero, in `unit`; without a measurement `receipt` is None.
+
+    >>> on_one_axis(300.0, 100.0, None, unit="tokens").title
+    'your guess is 3 times the answer: 100 tokens'
+    """
+    answer = model if receipt is None else receipt
+    share = guess / answer
+    says = f"is {share:.2g} times" if abs(share - 1) >= 0.05 else "meets"
+    rows = [("guess", guess), ("model", model), *([("receipt", receipt)] if receipt else [])]
+    frame = pl.DataFrame(rows, schema={"said by": pl.String, "value": pl.Float64}, orient="row")
+    title = f"your guess {says} the answer: {answer:,.4g} {unit}"
+    return (
+        alt.Chart(frame, title=title)
+        .mark_point(filled=True, size=140)
+        .encode(
+            x=alt.X("value:Q", title=f"{unit} (log)", scale=alt.Scale(type="log", nice=True)),
+            y=_names("said by", "said by"),
+            color=alt.Color("said by:N", legend=None),
+        )
+        .properties(width=_WIDTH)
+    )
+
+
 def thinned(frame: pl.DataFrame, *, time: str = "time_s", num_points: int = 400) -> pl.DataFrame:
     """Return at most `num_points` rows, each the maxima of a slice of equal time: no peak is lost.
 

@@ -1,0 +1,1 @@
+"""Widgets for notebooks: a plain, tested state and a thin view. The only place with ipywidgets."""
