@@ -24,7 +24,7 @@ class Guess(ipywidgets.VBox):
             max=math.log10(high),
             step=0.01,
             description=f"guess ({unit})",
-            readout_format=",.4~g",
+            readout_format=",.4g",
             style={"description_width": "initial"},
             layout={"width": "480px"},
         )
