@@ -1,0 +1,266 @@
+"""Receipts survive kills, torn lines, second writers and full disks; nothing is measured twice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qwisp.errors import BadInput
+from qwisp.receipts import Measured, Receipt, ReceiptBook, Stamp, mean, read_receipts, same_kind
+from qwisp.receipts.stamp import git_state
+
+STAMP = Stamp(
+    machine=(("processor", "test"),), packages=(("qwisp", "0"),), commit="abc", is_dirty=False
+)
+
+
+def book(path: Path, **settings: str) -> ReceiptBook:
+    ticks = itertools.count(100)
+    return ReceiptBook(path, stamp=STAMP, clock=lambda: float(next(ticks)), **settings)
+
+
+def fill(path: Path, num: int) -> list[Receipt]:
+    with book(path) as receipts:
+        return [
+            receipts.once("square", {"i": i}, lambda i=i: Measured(i * i, "1", "arithmetic"))
+            for i in range(num)
+        ]
+
+
+def test_a_receipt_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    with book(path, study="s", criteria_hash="c") as receipts:
+        value = {"rates": [1.5, 2], "ok": True, "name": "x\n\u2028é"}
+        written = receipts.once(
+            "m",
+            {"n": 3},
+            lambda: Measured(value, "tok/s", "wall clock"),
+            model="tiny",
+            model_hash="f00",
+            seed=7,
+        )
+    assert read_receipts(path).all == (written,)
+    assert (written.started_s, written.ended_s) == (100.0, 101.0)
+    assert (written.study, written.criteria_hash, written.commit) == ("s", "c", "abc")
+    assert written.machine == {"processor": "test"}
+
+
+def test_known_inputs_are_not_measured_again_not_even_by_a_later_run(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    first = fill(path, 3)
+
+    def never() -> Measured:
+        raise AssertionError("measured twice")
+
+    with book(path) as receipts:
+        assert [receipts.once("square", {"i": i}, never) for i in range(3)] == first
+    assert len(path.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "change", [{"metric": "cube"}, {"inputs": {"i": 2}}, {"model": "m"}, {"seed": 1}]
+)
+def test_any_other_input_is_measured(tmp_path: Path, change: dict[str, object]) -> None:
+    path = tmp_path / "receipts.jsonl"
+    settings = {"metric": "square", "inputs": {"i": 1}, "model": "", "seed": None}
+    with book(path) as receipts:
+        for words in (settings, settings | change):
+            extra = {"model": words["model"], "seed": words["seed"]}
+            measure = lambda: Measured(1, "1", "x")  # noqa: E731
+            receipts.once(words["metric"], words["inputs"], measure, **extra)
+        assert len(receipts.receipts) == 2
+
+
+def test_a_probe_that_fails_stores_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    with book(path) as receipts:
+        with pytest.raises(KeyboardInterrupt):
+            receipts.once("m", {}, lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(BadInput, match="cannot hold"):
+            receipts.once("m", {}, lambda: Measured(float("nan"), "s", "x"))
+    assert path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("kept", [1, 30, 200])
+def test_a_torn_last_line_is_reported_skipped_and_healed(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "receipts.jsonl"
+    first = fill(path, 3)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2]) + lines[2][:kept])
+    found = read_receipts(path)
+    assert found.all == tuple(first[:2])
+    assert found.torn == lines[2][:kept].decode()
+    with book(path) as receipts:
+        assert receipts.torn == found.torn
+    assert path.read_bytes() == b"".join(lines[:2])
+    assert len(fill(path, 4)) == 4
+    assert len(read_receipts(path).all) == 4
+
+
+def test_a_whole_last_line_without_newline_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    first = fill(path, 2)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert read_receipts(path) == (tuple(first), "")
+    fill(path, 3)
+    assert len(read_receipts(path).all) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "line 2 is no receipt"),
+        ("[]", "line 2 is no receipt: not an object"),
+        ('{"schema": 99}', "schema '99'"),
+        ('{"schema": 1}', "metric is 'None'"),
+    ],
+)
+def test_a_bad_line_in_the_middle_is_refused(tmp_path: Path, line: str, complaint: str) -> None:
+    path = tmp_path / "receipts.jsonl"
+    fill(path, 2)
+    good = path.read_text().splitlines()
+    path.write_text("\n".join([good[0], line, good[1], ""]))
+    with pytest.raises(BadInput, match=complaint):
+        read_receipts(path)
+    with pytest.raises(BadInput, match=complaint):
+        book(path)
+
+
+@pytest.mark.parametrize("key", ["inputs", "started_s", "is_dirty", "value", "seed", "commit"])
+def test_every_field_of_a_line_is_checked(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "receipts.jsonl"
+    fill(path, 1)
+    record = json.loads(path.read_text())
+    del record[key]
+    path.write_text(json.dumps(record) + "\n")
+    with pytest.raises(BadInput, match=key):
+        read_receipts(path)
+
+
+def test_a_second_writer_is_refused_and_a_third_may_follow(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    with book(path), pytest.raises(BadInput, match="another run"):
+        book(path)
+    with book(path):
+        pass
+
+
+def test_a_file_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInput):
+        book(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput):
+        book(tmp_path / "file" / "receipts.jsonl")
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "receipts.jsonl"
+    fill(path, 1)
+    before = path.read_bytes()
+    write = os.write
+
+    def half_then_full(fd: int, data: bytes) -> int:
+        if len(data) < 100:
+            raise OSError(28, "No space left on device")
+        return write(fd, data[: len(data) - 50])
+
+    with book(path) as receipts:
+        monkeypatch.setattr(os, "write", half_then_full)
+        with pytest.raises(BadInput, match="No space"):
+            receipts.once("m", {}, lambda: Measured(1, "s", "x"))
+        monkeypatch.undo()
+    assert path.read_bytes() == before
+
+
+WRITER = """
+import sys, time
+from qwisp.receipts import Measured, ReceiptBook, Stamp
+stamp = Stamp(machine=(), packages=(), commit="", is_dirty=False)
+with ReceiptBook(sys.argv[1], stamp=stamp, clock=time.time) as book:
+    print("open", flush=True)
+    for i in range(10_000):
+        book.once("big", {"i": i}, lambda: Measured([i] * 2000, "1", "x"))
+        print(i, flush=True)
+"""
+
+
+def test_kill_9_at_any_instant_loses_at_most_the_probe_in_flight(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    rng = random.Random(5)
+    num_before = 0
+    for _ in range(5):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE)
+        out = writer.stdout
+        assert out is not None
+        assert out.readline() == b"open\n"
+        for _ in range(num_before + rng.randrange(1, 40)):
+            out.readline()
+        writer.send_signal(signal.SIGKILL)
+        rest = out.read().split()
+        writer.wait()
+        out.close()
+        found = read_receipts(path).all
+        reported = int(rest[-1]) + 1 if rest else num_before
+        assert [receipt.inputs["i"] for receipt in found] == list(range(len(found)))
+        assert reported <= len(found)
+        assert num_before < len(found)  # it went on where the killed one stopped
+        num_before = len(found)
+
+
+def test_receipts_of_different_origin_are_never_averaged(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    fill(path, 3)
+    receipts = read_receipts(path).all
+    assert mean(receipts) == 5 / 3
+    changes = {
+        "model": "other",
+        "commit": "def",
+        "instrument": "stopwatch",
+        "unit": "ms",
+        "is_dirty": True,
+        "machine": {"processor": "other"},
+        "metric": "cube",
+    }
+    for key, value in changes.items():
+        record = json.loads(path.read_text().splitlines()[1])
+        changed = Receipt(**(record | {key: value}))
+        with pytest.raises(BadInput, match=f"differ in {key}"):
+            mean([receipts[0], changed])
+        with pytest.raises(BadInput):
+            same_kind([receipts[0], changed])
+
+
+def test_the_stamp_names_this_machine_and_no_user() -> None:
+    stamp = Stamp.here()
+    assert dict(stamp.machine)["cores"] == str(os.cpu_count())
+    assert dict(stamp.packages)["qwisp"]
+    assert os.uname().nodename not in dict(stamp.machine).values()
+
+
+def test_the_commit_is_dirty_by_sources_but_not_by_results(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        name = ["-c", "user.name=t", "-c", "user.email=t@t"]
+        subprocess.run(["git", "-C", tmp_path, *name, *words], check=True, capture_output=True)
+
+    assert git_state(tmp_path) == ("", False)
+    git("init", "-q")
+    for name in ("a.py", "experiments/x/receipts.jsonl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    git("add", ".")
+    git("commit", "-qm", "x")
+    commit, is_dirty = git_state(tmp_path)
+    assert (len(commit), is_dirty) == (40, False)
+    (tmp_path / "experiments/x/receipts.jsonl").write_text("2")
+    assert git_state(tmp_path) == (commit, False)
+    (tmp_path / "a.py").write_text("2")
+    assert git_state(tmp_path) == (commit, True)
+    assert git_state(tmp_path / "experiments") == ("", False)
