@@ -74,7 +74,9 @@ def prefill_ps(model: CostModel, point: PrefillPoint) -> int:
 
 def decode_ps(model: CostModel, point: PrefillPoint) -> int:
     """Return picoseconds that the decode steps inside a prefill measurement took."""
-    return point.steps * model.step_ps(point.width) if point.width else 0
+    if not point.width:
+        return 0
+    return point.steps * (model.step_ps(point.width) + model.row_ps * point.rows)
 
 
 def fit_decode(points: Sequence[DecodePoint]) -> tuple[tuple[tuple[int, int], ...], int]:

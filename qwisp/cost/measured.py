@@ -17,7 +17,7 @@ class PrefillPoint(NamedTuple):
     """`seconds` that prefilling `tokens` from position `start` took.
 
     It ran in `rounds` rounds of `chunks` chunks in all. Inside the time `width` lanes (0: none)
-    decoded `steps` steps. `used` points are fitted, the others only predicted.
+    decoded `steps` steps over `rows` cache rows. `used` points are fitted, the others predicted.
     """
 
     label: str
@@ -28,6 +28,7 @@ class PrefillPoint(NamedTuple):
     tokens: int
     width: int = 0
     steps: int = 1
+    rows: int = 0
     used: bool = True
 
 
