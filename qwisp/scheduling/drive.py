@@ -19,7 +19,8 @@ def drive(scheduler: Scheduler, executor: Executor) -> None:
             continue
         outcome = executor.run(round)
         # What arrived while a repeated round ran was known before that round was over.
-        deliver(scheduler, executor.facts(round.index + outcome.rounds - 1))
+        if outcome.rounds > 1:
+            deliver(scheduler, executor.facts(round.index + outcome.rounds - 1))
         scheduler.settle(round, outcome)
 
 

@@ -57,6 +57,7 @@ class Scheduler:
         self._ends: list[End] = []
         self._grants: list = []
         self._in_flight: Round | None = None
+        self._blocked = False  # nobody in the line can be placed until rows are freed
         self._next_seq = 0
         self._log: list[tuple] = []
 
@@ -88,8 +89,10 @@ class Scheduler:
         stream = Stream(ask, size.cap_tokens, size.want_rows, index)
         self.live[ask.id] = stream
         self.line.add(stream)
+        if self.line.passes or len(self.line) == 1:
+            self._blocked = False
         if self._in_flight is not None and len(self.line) == 1:
-            self._note_wait(index, ARRIVALS)  # it came while a repeated round ran: no plan saw it
+            self._note_wait(index, PLAN)  # it came while a repeated round ran: no plan saw it
         return None
 
     def cancel(self, request_id: int, round_index: int | None = None) -> None:
@@ -108,7 +111,7 @@ class Scheduler:
         changes: list[Operation] = []
         if self.paused or self._cramped or self._left:
             changes = self._make_room()
-        if len(self.line):
+        if len(self.line) and not self._blocked:
             changes += self._admit()
         grants, completed, repeat = (
             self.prefills.grant(len(self.decoders)) if len(self.prefills) else ([], (), 1)
@@ -205,6 +208,7 @@ class Scheduler:
     def _release_left(self) -> None:
         for place in self._left:
             self.space.release(place)
+            self._blocked = False
         self._left = []
 
     def _admit(self) -> list[Operation]:
@@ -233,6 +237,7 @@ class Scheduler:
             if not self.prefills.add(stream, 0):
                 self._join(stream)
         if len(self.line):
+            self._blocked = True
             self._note_wait(self.index, PLAN)
         return ops
 
@@ -338,6 +343,7 @@ class Scheduler:
             self.prefills.remove(stream)
         elif stream.state == PAUSED:
             self.paused.remove(stream)
+        self._blocked = False
         self.decoders.leave(stream, OVER)
         del self.live[stream.id]
         self.counts[outcome] += 1

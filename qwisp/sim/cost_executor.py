@@ -1,0 +1,301 @@
+"""The executor that computes instead of running: a cost model, an integer clock, no arrays.
+
+A round that may repeat is closed over its repeats in one go; the clock lands on the same picosecond
+as when every step is taken alone, because all costs are integers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from math import isqrt
+
+from qwisp.cost import CostModel
+from qwisp.scheduling.contract import (
+    Admit,
+    Ask,
+    Capture,
+    Drop,
+    End,
+    Fact,
+    Grant,
+    Move,
+    Outcome,
+    Pause,
+    Restore,
+    Resume,
+    Round,
+)
+from qwisp.scheduling.layout import SessionSize
+from qwisp.sim.record import RequestRecord, RoundTable
+
+NEVER = 2**62
+
+
+class CostExecutor:
+    """Runs rounds against `cost`. Arrivals `(time_ps, ask, output_tokens)` come in order of time.
+
+    `records` holds what happened to each request, `rounds` what each run of rounds cost.
+    """
+
+    def __init__(
+        self,
+        arrivals: Sequence[tuple[int, Ask, int]],
+        cost: CostModel,
+        size: SessionSize,
+        cancels: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.now_ps = 0
+        self.records: dict[int, RequestRecord] = {}
+        self.rounds = RoundTable()
+        self._cost = cost
+        self._size = size
+        self._events = sorted(
+            [*((t, 0, ask, out) for t, ask, out in arrivals), *((t, 1, i, 0) for t, i in cancels)],
+            key=_time,
+        )
+        self._next = 0
+        self._next_ps = self._events[0][0] if self._events else NEVER
+        self._cancel_times = sorted((t for t, _ in cancels), reverse=True)
+        self._steps = 0
+        self._used_rows = 0
+        self._decoding: dict[int, RequestRecord] = {}
+        self._stops: list[tuple[int, int, RequestRecord]] = []
+        self._joined: list[RequestRecord] = []
+        self._step_ps = [cost.step_ps(width) for width in range(65)]
+        self._run = (0, 0, 0, 0, 0)  # index, begin_ps, rounds, first_ps, growth_ps
+        self._ends: list[int] = []
+        self._do = {
+            End: self._end,
+            Drop: _free,
+            Resume: self._resume,
+            Move: self._move,
+            Pause: self._pause,
+            Admit: self._admit,
+            Restore: self._restore,
+            Grant: self._grant,
+            Capture: self._restore,
+        }
+
+    # ---- the four methods --------------------------------------------------------------------
+
+    def facts(self, round_index: int) -> list[Fact]:
+        """Return what arrived by now and was known to round `round_index`, oldest first."""
+        found: list[Fact] = []
+        while self._next_ps <= self.now_ps:
+            index = self._index_at(self._next_ps, round_index)
+            if index > round_index:
+                break
+            time_ps, is_cancel, what, output = self._events[self._next]
+            if is_cancel:
+                found.append(Fact(index, cancel=what))
+            else:
+                self.records[what.id] = RequestRecord(what, output, time_ps)
+                found.append(Fact(index, ask=what))
+            self._next += 1
+            more = self._next < len(self._events)
+            self._next_ps = self._events[self._next][0] if more else NEVER
+        return found
+
+    def run(self, round: Round) -> Outcome:
+        """Advance the clock by the operations and by as many repeats as nothing interrupts."""
+        begin_ps, ops_ps, grants_ps = self.now_ps, 0, 0
+        grant: Grant | None = None
+        for op in round.ops:
+            if type(op) is Grant:
+                grants_ps += self._grant(op)
+                grant = op
+            else:
+                ops_ps += self._do[type(op)](op)
+        if grant is not None:
+            grants_ps += self._cost.round_ps
+        width = len(round.decode)
+        step_ps, growth_ps = 0, 0
+        if width:
+            step_ps = self._width_ps(width) + self._cost.row_ps * self._used_rows
+            growth_ps = self._cost.row_ps * width
+        first_ps = ops_ps + grants_ps + step_ps
+        count = self._limit(round, width)
+        self._ends = []
+        if count > 1 and grant is not None:
+            count = self._grant_run(round, grant, first_ps, grants_ps, growth_ps, count)
+            spent_ps = self._ends[-1]
+        else:
+            if count > 1:
+                count = self._interrupted(round, count, first_ps, growth_ps)
+            spent_ps = count * first_ps + growth_ps * (count * (count - 1) // 2)
+        self.now_ps = begin_ps + spent_ps
+        self._run = (round.index, begin_ps, count, first_ps, growth_ps)
+        last_ps = first_ps + growth_ps * (count - 1)
+        if len(self._ends) > 1:
+            last_ps = self._ends[-1] - self._ends[-2]
+        self.rounds.add(
+            round.index, begin_ps, self.now_ps, count, width, self._used_rows, last_ps, grants_ps
+        )
+        if width:
+            self._steps += count
+            self._used_rows += width * count
+        for record in self._joined:
+            record.tokens_from(self.now_ps)
+        self._joined.clear()
+        return self._outcome(round, count)
+
+    def wait(self) -> bool:
+        """Jump to the next arrival; False when there is none."""
+        if self._next_ps == NEVER:
+            return False
+        self.now_ps = max(self.now_ps, self._next_ps)
+        return True
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # ---- how far a repeated round goes -------------------------------------------------------
+
+    def _limit(self, round: Round, width: int) -> int:
+        """Return the repeats until a reply ends by itself."""
+        count = round.repeat
+        if width and count > 1:
+            stops = self._stops
+            while stops and stops[0][2].stop_step != stops[0][0]:
+                heappop(stops)  # it left the decoders meanwhile
+            if stops:
+                count = min(count, stops[0][0] - self._steps)
+        return count
+
+    def _watched_ps(self, round: Round) -> int:
+        """Return the time of the next arrival or cancel that must interrupt."""
+        if round.wakes:
+            return self._next_ps
+        cancels = self._cancel_times
+        while cancels and cancels[-1] <= self.now_ps:
+            cancels.pop()
+        return cancels[-1] if cancels else NEVER
+
+    def _interrupted(self, round: Round, count: int, first_ps: int, growth_ps: int) -> int:
+        until_ps = self._watched_ps(round) - self.now_ps
+        if until_ps > count * first_ps + growth_ps * (count * (count - 1) // 2):
+            return count
+        return min(count, _rounds_to(until_ps, first_ps, growth_ps))
+
+    def _grant_run(
+        self, round: Round, grant: Grant, first_ps: int, grants_ps: int, growth_ps: int, count: int
+    ) -> int:
+        """Close a repeated grant: each repeat prefills further down, so costs are added up."""
+        base_ps = first_ps - grants_ps + self._cost.round_ps
+        until_ps = self._watched_ps(round) - self.now_ps
+        ends, total_ps = self._ends, 0
+        for i in range(count):
+            start = grant.start + i * grant.num_tokens
+            total_ps += base_ps + growth_ps * i
+            total_ps += self._cost.grant_ps(start, grant.num_tokens, grant.num_chunks)
+            ends.append(total_ps)
+            if total_ps >= until_ps:
+                break
+        return len(ends)
+
+    def _index_at(self, time_ps: int, default: int) -> int:
+        """Return the first round that could know of something that came at `time_ps`."""
+        index, begin_ps, count, first_ps, growth_ps = self._run
+        since_ps = time_ps - begin_ps
+        if count <= 1 or since_ps <= 0 or default > index + count:
+            return default
+        if self._ends:
+            passed = bisect_left(self._ends, since_ps) + 1
+        else:
+            passed = _rounds_to(since_ps, first_ps, growth_ps)
+        return index + min(passed, count)
+
+    # ---- operations; each returns its picoseconds --------------------------------------------
+
+    def _end(self, op: End) -> int:
+        record = self.records[op.id]
+        self._leave(record)
+        record.end(op, self.now_ps)
+        return 0
+
+    def _admit(self, op: Admit) -> int:
+        record = self.records[op.id]
+        record.admitted_ps = self.now_ps
+        record.slots.append(op.place.slot)
+        if op.prompt_tokens == 1 and self._cost.chunk_rule == "aligned":
+            self._join(record)
+        return 0
+
+    def _grant(self, op: Grant) -> int:
+        if op.last:
+            self._join(self.records[op.id])
+        return self._cost.grant_ps(op.start, op.num_tokens, op.num_chunks)
+
+    def _move(self, op: Move) -> int:
+        record = self.records[op.id]
+        record.moves += 1
+        record.slots.append(op.target.slot)
+        return self._copy_ps(op.num_rows)
+
+    def _pause(self, op: Pause) -> int:
+        record = self.records[op.id]
+        self._leave(record)
+        record.pauses += 1
+        record.paused_since_ps = self.now_ps
+        return 0
+
+    def _resume(self, op: Resume) -> int:
+        record = self.records[op.id]
+        record.paused_ps += self.now_ps - record.paused_since_ps
+        self._join(record)
+        return self._move(op)
+
+    def _restore(self, op: Restore | Capture) -> int:
+        return self._copy_ps(op.num_tokens)
+
+    def _copy_ps(self, num_rows: int) -> int:
+        return self._cost.copy_ps(self._size.bytes(num_rows)) if num_rows else 0
+
+    def _join(self, record: RequestRecord) -> None:
+        record.joined_step = self._steps
+        record.stop_step = self._steps + record.output_tokens - record.produced
+        heappush(self._stops, (record.stop_step, record.id, record))
+        self._decoding[record.id] = record
+        self._joined.append(record)
+        self._used_rows += record.prompt_tokens + record.produced
+
+    def _leave(self, record: RequestRecord) -> None:
+        if self._decoding.pop(record.id, None) is not None:
+            record.produced += self._steps - record.joined_step
+            record.stop_step = -1
+            self._used_rows -= record.prompt_tokens + record.produced
+
+    def _width_ps(self, width: int) -> int:
+        return self._step_ps[width] if width < 65 else self._cost.step_ps(width)
+
+    def _outcome(self, round: Round, count: int) -> Outcome:
+        stops, stopped = self._stops, []
+        while stops and stops[0][0] <= self._steps:
+            step, request_id, record = heappop(stops)
+            if record.stop_step == step:
+                stopped.append(request_id)
+        return Outcome(count, (), tuple(stopped), ())
+
+
+def _rounds_to(time_ps: int, first_ps: int, growth_ps: int) -> int:
+    """Return the least n >= 1 with n rounds (first, first + growth, ...) lasting `time_ps`."""
+    if growth_ps == 0:
+        return max(1, -(-time_ps // first_ps)) if first_ps else 1
+    # n first + growth n (n - 1) / 2 >= time: floor of the positive root, then at most one step up
+    b = 2 * first_ps - growth_ps
+    n = max(1, (isqrt(b * b + 8 * growth_ps * time_ps) - b) // (2 * growth_ps))
+    while n * first_ps + growth_ps * (n * (n - 1) // 2) < time_ps:
+        n += 1
+    while n > 1 and (n - 1) * first_ps + growth_ps * ((n - 1) * (n - 2) // 2) >= time_ps:
+        n -= 1
+    return n
+
+
+def _time(event: tuple) -> int:
+    return event[0]
+
+
+def _free(op: object) -> int:
+    return 0
