@@ -66,7 +66,7 @@ def lowest_line_above(points: Sequence[Left]) -> tuple[int, int]:
         for base, slope in candidates
         if slope >= 0 and all(base + slope * p.prompt_tokens >= p.left_bytes for p in points)
     ]
-    base, slope = min(
+    _, slope = min(
         covering,
         key=lambda line: sum(line[0] + line[1] * p.prompt_tokens - p.left_bytes for p in points),
     )

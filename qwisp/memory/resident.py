@@ -119,7 +119,7 @@ def mapped_weights(weights: Weights) -> Term:
         name="common weights",
         num_bytes=weights.common_bytes,
         provenance="exact",
-        note="mapped from their file: the page cache holds them, phys_footprint does not count them",
+        note="mapped from their file: page cache, which phys_footprint does not count",
         is_counted=False,
     )
 
