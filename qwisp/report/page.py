@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from qwisp import charts
 from qwisp.errors import BadInput
 
-_TEMPLATE = Path(__file__).with_name("report_page.html")
+_TEMPLATE = Path(__file__).with_name("page.html")
 _MAX_SVG_BYTES = 200_000  # a chart with more marks is smaller, and faster to open, as a picture
 
 
