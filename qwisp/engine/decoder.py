@@ -90,6 +90,8 @@ class Decoder:
         return x if self.embed_scale is None else x * self.embed_scale
 
     def _through(self, c: Context, x: mx.array, arena: Arena, rows: Step | Window) -> mx.array:
+        if c.poisons:
+            x = rows.poisoned(x)
         for layer, cache in zip(self.layers, arena.buffers, strict=True):
             x = layer(c, x, cache, rows)
         return x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -23,11 +23,15 @@ def no_tap(name: str, value: mx.array) -> None:
 
 @dataclass(slots=True)
 class Context:
-    """What every part of the decoder is given: kernels, rules, and who looks on."""
+    """What every part of the decoder is given: kernels, rules, and who looks on.
+
+    `poisons` fills idle and absent rows with NaN, which must change nothing (tests).
+    """
 
     ops: Ops
-    guards: Safeguards
+    guards: Safeguards = field(default_factory=Safeguards)
     tap: Tap = no_tap
+    poisons: bool = False
 
 
 class Lane(NamedTuple):
@@ -67,7 +71,11 @@ class Step:
 
     def own_choice(self, x: mx.array) -> mx.array:
         """Return x with idle rows replaced by the first live row (an expert choice)."""
-        return _repeat_first(x, 0, self.num_live)
+        return _where_live(x, slice(0, self.num_live), x[:1])
+
+    def poisoned(self, x: mx.array) -> mx.array:
+        """Return x with NaN in idle rows."""
+        return _where_live(x, slice(0, self.num_live), mx.array(mx.nan, x.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +108,16 @@ class Window:
 
     def own_choice(self, x: mx.array) -> mx.array:
         """Return x with absent rows replaced by the first present row (an expert choice)."""
-        return _repeat_first(x, self.rows.start, self.rows.stop)
+        return _where_live(x, self.rows, x[self.rows.start : self.rows.start + 1])
+
+    def poisoned(self, x: mx.array) -> mx.array:
+        """Return x with NaN in absent rows."""
+        return _where_live(x, self.rows, mx.array(mx.nan, x.dtype))
 
 
-def _repeat_first(x: mx.array, start: int, stop: int) -> mx.array:
-    if (start, stop) == (0, x.shape[0]):
+def _where_live(x: mx.array, rows: slice, other: mx.array) -> mx.array:
+    if (rows.start, rows.stop) == (0, x.shape[0]):
         return x
     live = np.zeros((x.shape[0],) + (1,) * (x.ndim - 1), bool)
-    live[start:stop] = True
-    return mx.where(mx.array(live), x, x[start : start + 1])
+    live[rows] = True
+    return mx.where(mx.array(live), x, other)
