@@ -18,7 +18,9 @@ from qwisp.trace.csv_columns import (
 from qwisp.trace.request import Trace
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-_TIME = r"^(?:19|20)\d\d-\d\d-\d\d \d\d:\d\d:[0-5]\d(?:\.\d{1,9})?"
+_TIME = (
+    r"^(?:19|20)[0-9][0-9]-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?"
+)
 
 
 def matches(data: bytes) -> bool:
@@ -67,7 +69,7 @@ def _columns_at_once(data: bytes) -> tuple[list[int], list[int], list[int]] | No
     time, prompt, output = (pl.col(column) for column in COLUMNS)
     offset, time_format = "", "%Y-%m-%d %H:%M:%S%.f"  # "%S.%f" would read .0123 as .123
     if frame[COLUMNS[0]][0] and frame[COLUMNS[0]][0][-6:-5] in ("+", "-"):
-        offset, time_format = r"[+-]\d\d:\d\d", time_format + "%:z"
+        offset, time_format = r"[+-][0-9][0-9]:[0-9][0-9]", time_format + "%:z"
     is_plain = frame.select(
         time.str.contains(_TIME + offset + "$").all(ignore_nulls=False)
         & prompt.str.contains(TOKENS_PATTERN).all(ignore_nulls=False)

@@ -20,7 +20,7 @@ from qwisp.trace.csv_columns import (
 from qwisp.trace.request import Trace
 
 COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
-_SECONDS = r"^\d{1,9}(?:\.\d{1,9})?$"
+_SECONDS = r"^[0-9]{1,9}(?:\.[0-9]{1,9})?$"
 
 
 def matches(data: bytes) -> bool:
@@ -65,7 +65,7 @@ def _columns_at_once(data: bytes) -> tuple[list[int], list[int], list[int]] | No
     if not is_plain:
         return None
     whole, fraction = (
-        seconds.str.extract(pattern).fill_null("0") for pattern in (r"^(\d+)", r"\.(\d+)$")
+        seconds.str.extract(pattern).fill_null("0") for pattern in (r"^([0-9]+)", r"\.([0-9]+)$")
     )
     parsed = frame.select(
         whole.cast(pl.Int64) * 10**9 + fraction.str.pad_end(9, "0").cast(pl.Int64),

@@ -178,7 +178,10 @@ class Collector:
         )
 
     def _numbered(self, has_numbers: bool) -> Iterator[Request]:
-        start_ns = self._rows[0].arrival_ns
-        for i, row in enumerate(self._rows):
+        rows, self._rows = self._rows, []
+        start_ns = rows[0].arrival_ns
+        rows.reverse()
+        for i in range(len(rows)):
+            row = rows.pop()  # so that rows and requests never stand in memory together
             id = row.id if has_numbers else i
             yield Request(id, row.arrival_ns - start_ns, *row[1:5])  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ def prefix_ids(record: dict[str, Any], key: str) -> tuple[int, ...]:
 
 def check_prefix(prefix: tuple[int, ...], prompt_tokens: int, step: int, key: str) -> None:
     """Refuse more block hashes than the prompt has started blocks of `step` tokens."""
-    num_blocks = -(-prompt_tokens // step)
+    num_blocks = max(1, -(-prompt_tokens // step))  # a prompt below one is refused for itself
     if len(prefix) > num_blocks:
         raise BadCell(
             key, f"{len(prefix)} block hashes where {prompt_tokens} tokens start {num_blocks}"
