@@ -219,6 +219,7 @@ class CostExecutor:
         record = self.records[op.id]
         record.admitted_ps = self.now_ps
         record.slots.append(op.place.slot)
+        record.held_rows = op.place.num_rows
         if op.prompt_tokens == 1 and self._cost.chunk_rule == "aligned":
             self._join(record)
         return 0

@@ -16,6 +16,7 @@ class RequestRecord:
         "ask",
         "end_ps",
         "first_ps",
+        "held_rows",
         "id",
         "joined_step",
         "longest_pause_ps",
@@ -52,6 +53,7 @@ class RequestRecord:
         self.longest_pause_ps = 0
         self.paused_since_ps = -1
         self.slots: list[int] = []
+        self.held_rows = 0
         self.joined_step = 0
         self.stop_step = -1
 
