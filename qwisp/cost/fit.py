@@ -18,7 +18,7 @@ def fit(measured: Measurements) -> CostModel:
     """Return the cost model of `measured`; what was not measured stays unknown in it.
 
     Decode comes first (a table by width and a cost per used row), because a prefill round also
-    decodes; then prefill by least absolute relative error over the terms named. Raises `BadInput`
+    decodes; then prefill by least absolute error over the terms named. Raises `BadInput`
     when the points cannot settle the terms, `NotCalibrated` when a prefill ran beside decoding
     lanes and no decode was measured.
     """
@@ -127,7 +127,9 @@ def _fit_prefill(measured: Measurements, decode: CostModel) -> dict[str, int]:
     }
     design = np.array([columns[term] for term in measured.terms], dtype=float).T
     seconds = [p.seconds - decode_ps(decode, p) / PS_PER_S for p in used]
-    found = least_absolute(design, np.array(seconds))
+    times = np.array([p.seconds for p in used])
+    weights = 1 / times if measured.error == "relative" else np.ones(len(used))
+    found = least_absolute(design, np.array(seconds), weights)
     ps_by_term = dict.fromkeys(columns, 0)
     for term, value in zip(measured.terms, found, strict=True):
         ps_by_term[term] = round(float(value) * PS_PER_S)

@@ -54,7 +54,9 @@ class CopyPoint(NamedTuple):
 class Measurements:
     """Everything a cost model of one model on one machine is fitted from.
 
-    `terms` are the coefficients that the prefill points can tell apart; the others are 0.
+    `terms` are the coefficients that the prefill points can tell apart; the others are 0. `error`
+    says how the times are uncertain: `relative` to their length as timings are, or `absolute`, all
+    alike, as figures rounded to one digit after the point are.
     `window_weight` is the attention work of all window-limited layers, per row inside the window
     of `window_tokens`, against that of all full layers per row. `copy_bytes_per_s` stands in
     where no copy was measured.
@@ -66,6 +68,7 @@ class Measurements:
     chunk_tokens: int
     chunk_rule: ChunkRule
     terms: tuple[Term, ...] = ("round", "chunk", "token", "depth")
+    error: Literal["relative", "absolute"] = "relative"
     window_weight: float = 0.0
     window_tokens: int = 0
     prefill: tuple[PrefillPoint, ...] = ()
