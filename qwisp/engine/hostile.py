@@ -1,0 +1,180 @@
+"""Kernels as unkind as a GPU's, whose order of summation follows the shape. For proofs only.
+
+MLX's CPU kernels give a row the same bits whatever stands beside it, so on a CPU a comparison with
+solo passes even for a design that breaks on a GPU. These shims put back what GPU kernels depend on:
+a design is proved only under them. Each counts the results it altered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from math import prod
+
+import mlx.core as mx
+
+from qwisp.engine.ops import Ops, QuantizedWeight
+from qwisp.errors import BadInput
+
+SHIMS = {
+    "products": "products and quantised products by their rows: 1-7 | 8-31 | 32 and more",
+    "batched": "batched products by their number of matrices",
+    "attention": "stock attention by key length and by batch",
+    "experts": "sorted expert products by the rows of each expert",
+    "sorting": "expert products by whether their rows are sorted",
+}
+"""Shim to what its results depend on."""
+
+_MAX_COUNTED = 200
+"""Comparing every result would double the work; so many per shim show that it does something."""
+
+
+class HostileOps(Ops):
+    """MLX's kernels with the chosen shims before them (all of `SHIMS` unless told).
+
+    `long_keys` is the key length from which stock attention takes its other order. Raises
+    `BadInput` for an unknown shim.
+    """
+
+    def __init__(self, shims: Iterable[str] = SHIMS, *, long_keys: int = 1024) -> None:
+        self.shims = frozenset(shims)
+        if unknown := self.shims - SHIMS.keys():
+            raise BadInput(
+                f"shim {sorted(unknown)[0]!r} is not known", f"use some of {', '.join(SHIMS)}"
+            )
+        self.long_keys = long_keys
+        self.altered: Counter[str] = Counter(dict.fromkeys(self.shims, 0))
+
+    def product(self, x: mx.array, w: mx.array) -> mx.array:
+        """Split the inner dimension by the number of rows."""
+        plain = super().product(x, w)
+        if "products" not in self.shims:
+            return plain
+        y = _split(x.shape[-1], _parts_of_rows(x.shape[0]), lambda a, b: x[:, a:b] @ w[a:b])
+        return self._count("products", plain, y)
+
+    def quantized_product(self, x: mx.array, w: QuantizedWeight) -> mx.array:
+        """The same, cut between groups."""
+        plain = super().quantized_product(x, w)
+        if "products" not in self.shims:
+            return plain
+
+        def part(a: int, b: int) -> mx.array:
+            return Ops.quantized_product(self, x[:, a:b], _columns(w, a, b))
+
+        parts = _parts_of_rows(x.shape[0])
+        return self._count("products", plain, _split(x.shape[-1], parts, part, w.group_size))
+
+    def batched_product(self, a: mx.array, b: mx.array) -> mx.array:
+        """Split the inner dimension by the number of matrices."""
+        plain = super().batched_product(a, b)
+        if "batched" not in self.shims:
+            return plain
+        parts = 2 + prod(plain.shape[:-2]) % 3
+        y = _split(a.shape[-1], parts, lambda i, j: a[..., i:j] @ b[..., i:j, :])
+        return self._count("batched", plain, y)
+
+    def expert_product(
+        self, x: mx.array, w: mx.array, experts: mx.array, *, in_order: bool
+    ) -> mx.array:
+        """Split by rows per expert when sorted, and by the switch itself."""
+
+        def part(a: int, b: int) -> mx.array:
+            call = super(HostileOps, self).expert_product
+            return call(x[..., a:b], w[:, a:b], experts, in_order=in_order)
+
+        return self._by_expert(x, experts, part, in_order, w.shape[0], 1)
+
+    def quantized_expert_product(
+        self, x: mx.array, w: QuantizedWeight, experts: mx.array, *, in_order: bool
+    ) -> mx.array:
+        """The same, cut between groups."""
+
+        def part(a: int, b: int) -> mx.array:
+            call = super(HostileOps, self).quantized_expert_product
+            return call(x[..., a:b], _columns(w, a, b), experts, in_order=in_order)
+
+        return self._by_expert(x, experts, part, in_order, w.weight.shape[0], w.group_size)
+
+    def attention(
+        self, q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: mx.array
+    ) -> mx.array:
+        """Cut the keys by their number (other from `long_keys` on) and by the batch (1 or more)."""
+        plain = super().attention(q, k, v, scale=scale, mask=mask)
+        if "attention" not in self.shims:
+            return plain
+        parts = 2 + (k.shape[2] >= self.long_keys) + 2 * (q.shape[0] > 1)
+        return self._count("attention", plain, _attention_in_parts(q, k, v, scale, mask, parts))
+
+    def _by_expert(
+        self,
+        x: mx.array,
+        experts: mx.array,
+        part: Callable[[int, int], mx.array],
+        in_order: bool,
+        num_experts: int,
+        unit: int,
+    ) -> mx.array:
+        size = x.shape[-1]
+        y = plain = part(0, size)
+        if "sorting" in self.shims:
+            y = self._count("sorting", plain, _split(size, 2 if in_order else 3, part, unit))
+        if "experts" in self.shims:
+            # Many rows of one expert make a block of their own, summed in another order.
+            other = self._count("experts", plain, _split(size, 4, part, unit))
+            if not in_order:
+                return other
+            rows = (experts[:, None] == mx.arange(num_experts)[None]).sum(axis=0)
+            crowded = rows[experts] >= 4
+            y = mx.where(crowded.reshape(crowded.shape + (1,) * (y.ndim - 1)), other, y)
+        return y
+
+    def _count(self, shim: str, plain: mx.array, y: mx.array) -> mx.array:
+        if self.altered[shim] < _MAX_COUNTED:
+            self.altered[shim] += int(mx.any(plain != y).item())
+        return y
+
+
+def _parts_of_rows(rows: int) -> int:
+    return 2 + (rows >= 8) + (rows >= 32)
+
+
+def _split(size: int, parts: int, part: Callable[[int, int], mx.array], unit: int = 1) -> mx.array:
+    """Return the sum of `part(a, b)` over a cut of `size` into `parts`, at multiples of `unit`."""
+    units = size // unit
+    cuts = sorted({units * i // parts * unit for i in range(parts)} | {size})
+    if cuts[0] != 0:
+        cuts = [0, *cuts]
+    total = None
+    for a, b in pairwise(cuts):
+        total = part(a, b) if total is None else total + part(a, b)
+    assert total is not None
+    return total
+
+
+def _columns(w: QuantizedWeight, a: int, b: int) -> QuantizedWeight:
+    """Return the inner columns `[a, b)` of a packed matrix; both lie between groups."""
+    words = slice(a * w.bits // 32, b * w.bits // 32)
+    groups = slice(a // w.group_size, b // w.group_size)
+    return QuantizedWeight(
+        w.weight[..., words],
+        w.scales[..., groups],
+        w.biases[..., groups],
+        w.group_size,
+        w.bits,
+    )
+
+
+def _attention_in_parts(
+    q: mx.array, k: mx.array, v: mx.array, scale: float, mask: mx.array, parts: int
+) -> mx.array:
+    """Return attention with running maxima over `parts` runs of keys; q `[B, H, T, D]`."""
+    repeat = q.shape[1] // k.shape[1]
+    k, v = mx.repeat(k, repeat, axis=1), mx.repeat(v, repeat, axis=1)
+    s = mx.where(mask, (q * scale) @ k.swapaxes(-1, -2), -mx.inf)
+    top = mx.max(s, axis=-1, keepdims=True)
+    p = mx.exp(s - top)
+    values = _split(k.shape[2], parts, lambda a, b: p[..., a:b] @ v[:, :, a:b])
+    weights = _split(k.shape[2], parts, lambda a, b: p[..., a:b].sum(axis=-1, keepdims=True))
+    return values / weights
