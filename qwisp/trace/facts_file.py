@@ -2,7 +2,8 @@
 
 `{"schema", "layout", "W", "C", "budget", "order"}`, then lines `{"round", "time_s", "kind", ...}`:
 `ask` with `id, prompt_tokens, max_new, prefix, priority`; `cancel` and `stop` with `id`; `fail`
-with `position` and `reason`. Any engine that writes such a file can be checked by replay.
+with `position` and `reason`; `extra` with `id` and `tokens`, where a decoder did not yield exactly
+one token a round. Any engine that writes such a file can be checked by replay.
 """
 
 from __future__ import annotations
@@ -75,8 +76,23 @@ class FailRecord(NamedTuple):
     reason: str
 
 
-FactRecord = AskRecord | CancelRecord | StopRecord | FailRecord
-_KINDS = {AskRecord: "ask", CancelRecord: "cancel", StopRecord: "stop", FailRecord: "fail"}
+class ExtraRecord(NamedTuple):
+    """`id` yielded `tokens` more (drafts), or fewer, than one a round up to this round."""
+
+    round: int
+    time_ns: int
+    id: int
+    tokens: int
+
+
+FactRecord = AskRecord | CancelRecord | StopRecord | FailRecord | ExtraRecord
+_KINDS = {
+    AskRecord: "ask",
+    CancelRecord: "cancel",
+    StopRecord: "stop",
+    FailRecord: "fail",
+    ExtraRecord: "extra",
+}
 
 
 def is_header(record: dict[str, Any]) -> bool:
@@ -166,8 +182,13 @@ def _record(value: dict[str, Any]) -> FactRecord:
         case "fail":
             position = _at_least(value, "position", 0)
             return FailRecord(round, time_ns, position, _text(value, "reason"))
+        case "extra":
+            tokens = whole(value, "tokens")
+            if tokens == 0:
+                raise BadCell("tokens", "0 is no difference")
+            return ExtraRecord(round, time_ns, _at_least(value, "id", 0), tokens)
         case other:
-            raise BadCell("kind", f"{str(other)[:40]!r} is none of ask, cancel, stop, fail")
+            raise BadCell("kind", f"{str(other)[:40]!r} is none of ask, cancel, stop, fail, extra")
 
 
 def _time_ns(value: object) -> int:

@@ -12,6 +12,7 @@ from qwisp.trace import burstgpt
 from qwisp.trace.facts_file import (
     AskRecord,
     CancelRecord,
+    ExtraRecord,
     FactsHeader,
     FailRecord,
     StopRecord,
@@ -172,6 +173,7 @@ FACTS = (
     AskRecord(0, 1, 8, 100, 50),
     CancelRecord(4, 1_500_000_000, 7),
     FailRecord(4, 1_500_000_001, 2, "out of memory"),
+    ExtraRecord(6, 1_600_000_000, 8, -1),
     StopRecord(9, 2_000_000_000, 8),
 )
 
@@ -197,7 +199,10 @@ def test_facts_are_read_as_they_were_written() -> None:
         (4, {"id": 99}, "id"),
         (5, {"position": True}, "position"),
         (5, {"reason": None}, "reason"),
-        (6, {"round": 3}, "round"),
+        (6, {"tokens": 0}, "tokens"),
+        (6, {"tokens": "1"}, "tokens"),
+        (6, {"id": 9}, "id"),
+        (7, {"round": 3}, "round"),
     ],
 )
 def test_facts_that_cannot_be_are_named(number: int, changes: dict, column: str) -> None:
