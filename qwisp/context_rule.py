@@ -81,15 +81,15 @@ class ContextAdmission:
     @property
     def legal(self) -> tuple[int, ...]:
         """The rungs that are admitted."""
-        return tuple(rung for rung in self.ladder if self._broken(rung) is None)
+        return tuple(rung for rung in self.ladder if self.broken(rung) is None)
 
     def memory(self, context_tokens: int) -> Projection:
         """Return every term at a context, with every lane at it; the model must be known."""
-        return serving_memory(self._serving(), context_tokens)
+        return serving_memory(self.serving(), context_tokens)
 
     def unchunked_kv_bytes(self, context_tokens: int) -> int:
         """Return the caches of all lanes if no window could be kept as a ring."""
-        return kv_term(replace(self._serving(), chunked=False), context_tokens).num_bytes or 0
+        return kv_term(replace(self.serving(), chunked=False), context_tokens).num_bytes or 0
 
     def largest(self) -> int | None:
         """Return the largest context that is admitted, on the ladder or between; None if none is.
@@ -99,12 +99,12 @@ class ContextAdmission:
         low, high = 0, self.native_max_tokens
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._broken(middle) is None else (low, middle - 1)
+            low, high = (middle, high) if self.broken(middle) is None else (low, middle - 1)
         return low or None
 
     def check(self, context_tokens: int) -> Refusal | None:
         """Return None if `context_tokens` is admitted, else the refusal with what would fit."""
-        broken = self._broken(context_tokens)
+        broken = self.broken(context_tokens)
         if broken is None:
             return None
         return replace(broken, legal_tokens=self.legal, offers=tuple(self._offers(context_tokens)))
@@ -116,7 +116,7 @@ class ContextAdmission:
             raise refusal.error()
         return context_tokens
 
-    def _broken(self, context_tokens: int) -> Refusal | None:
+    def broken(self, context_tokens: int) -> Refusal | None:
         """Return the first limit that is broken, without the counter-offers."""
         if context_tokens < 1:
             return self._refusal("positive", context_tokens)
@@ -138,7 +138,7 @@ class ContextAdmission:
 
     def _broken_for_all(self, context_tokens: int) -> Refusal | None:
         """Return None if any supported model is admitted, else the refusal of the least hungry."""
-        found = [other._broken(context_tokens) for other in self._supported()]
+        found = [other.broken(context_tokens) for other in self._supported()]
         refusals = [refusal for refusal in found if refusal is not None]
         if len(refusals) < len(found):
             return None
@@ -181,11 +181,11 @@ class ContextAdmission:
         if lanes:
             yield self._on_lanes(lanes)._offer("fewer lanes", lanes, wanted)
         chunked = replace(self, prefill="chunked")
-        if self.prefill == "unchunked" and chunked._broken(wanted) is None:
+        if self.prefill == "unchunked" and chunked.broken(wanted) is None:
             yield chunked._offer("chunked prefill", "chunked", wanted)
         if is_16_bit(self.dialect):
             eight = replace(self, dialect=with_kv_bits(self.dialect, 8))
-            if eight._broken(wanted) is None:
+            if eight.broken(wanted) is None:
                 yield eight._offer("8-bit KV", 8, wanted)
 
     def _offer(self, change: str, value: int | str, context_tokens: int) -> Offer:
@@ -194,7 +194,7 @@ class ContextAdmission:
         elif self.machine is None and self.prefill == "unchunked":
             needs = self.unchunked_kv_bytes(context_tokens)
         elif self.machine is None:
-            needs = kv_term(self._serving(), context_tokens).num_bytes
+            needs = kv_term(self.serving(), context_tokens).num_bytes
         else:
             needs = self.memory(context_tokens).known_bytes
         return Offer(change, value, context_tokens, needs)  # type: ignore[arg-type]
@@ -204,7 +204,7 @@ class ContextAdmission:
         low, high = 0, self.lanes - 1
         while low < high:
             middle = (low + high + 1) // 2
-            fits = self._on_lanes(middle)._broken(context_tokens) is None
+            fits = self._on_lanes(middle).broken(context_tokens) is None
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
@@ -214,7 +214,8 @@ class ContextAdmission:
     def _supported(self) -> list[ContextAdmission]:
         return [replace(self, model=load_model(name)) for name in model_names()]
 
-    def _serving(self) -> Serving:
+    def serving(self) -> Serving:
+        """Return the configuration whose memory is judged; raises `BadInput` without a model."""
         if self.model is None:
             raise BadInput("the model is not known yet", "ask again with the model that was loaded")
         weights = self.weights

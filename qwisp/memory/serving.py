@@ -14,7 +14,7 @@ from qwisp.memory.projection import Projection, Term, project
 from qwisp.memory.resident import resident, weights_of
 from qwisp.memory.side_budgets import SideBudgets, side_terms
 from qwisp.memory.transient import transient_bytes
-from qwisp.memory.variants import chunk_of, is_16_bit, unchunked
+from qwisp.memory.variants import chunk_of, engine_context, is_16_bit, unchunked
 from qwisp.memory.weights import Weights
 from qwisp.spec.model import ModelSpec
 from qwisp.units import format_bytes, format_tokens
@@ -77,11 +77,13 @@ def serving_memory(serving: Serving, context_tokens: int) -> Projection:
 def kv_term(serving: Serving, context_tokens: int) -> Term:
     """Return the caches of all lanes; exact, because they follow from geometry and dialect."""
     dialect = serving.cache_dialect(context_tokens)
-    size = cache_bytes(serving.model, context_tokens, dialect).total_bytes
-    if dialect.sequences == serving.lanes:
-        note = f"{format_tokens(context_tokens)} over {serving.lanes} slots"
+    whole = engine_context(dialect, context_tokens, serving.lanes)
+    size = cache_bytes(serving.model, whole, dialect).total_bytes
+    if dialect.sequences == serving.lanes > 1:
+        note = f"{serving.lanes} sequences of {format_tokens(context_tokens)}"
         return Term(name="cache", num_bytes=size, provenance="exact", note=note)
-    note = f"{serving.lanes} lanes x {format_bytes(size)} at {format_tokens(context_tokens)}"
+    at = f"at {format_tokens(context_tokens)}"
+    note = at if serving.lanes == 1 else f"{serving.lanes} lanes x {format_bytes(size)} {at}"
     return Term(name="cache", num_bytes=serving.lanes * size, provenance="exact", note=note)
 
 

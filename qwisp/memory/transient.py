@@ -83,8 +83,8 @@ def widest_chunk(
             return None
         if chunk <= context_tokens and peak <= free_bytes:
             says = (
-                f"prefill chunk {chunk:,}: the widest of {len(CHUNKS_TOKENS)} whose peak of"
-                f" {format_bytes(peak)} at {format_tokens(context_tokens)} fits the"
+                f"prefill chunk {chunk:,} is the widest that fits: its peak of"
+                f" {format_bytes(peak)} at {format_tokens(context_tokens)} against"
                 f" {format_bytes(free_bytes)} that are free"
             )
             return ChunkPlan(chunk, peak, says)

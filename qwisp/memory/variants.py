@@ -49,6 +49,20 @@ def with_lanes(dialect: Dialect, lanes: int) -> Dialect:
     return replace(dialect, n_seq=lanes) if _has(dialect, "n_seq") else dialect
 
 
+def engine_context(dialect: Dialect, context_tokens: int, lanes: int) -> int:
+    """Return what the engine calls its context when every lane is to hold `context_tokens`.
+
+    llama.cpp splits one context over its slots, unless they share it; all others mean a lane's.
+
+    >>> from qwisp.memory.dialect_llama_cpp import LlamaCpp
+    >>> engine_context(LlamaCpp(n_seq=4), 8192, 4), engine_context(Dialect(), 8192, 4)
+    (32768, 8192)
+    """
+    if _has(dialect, "unified") and not dialect.unified:  # type: ignore[attr-defined]
+        return context_tokens * lanes
+    return context_tokens
+
+
 def with_chunk(dialect: Dialect, chunk_tokens: int) -> Dialect:
     """Return the dialect with another prefill chunk, where it has one."""
     for name in ("chunk_tokens", "ubatch_tokens"):

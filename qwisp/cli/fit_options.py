@@ -1,0 +1,233 @@
+"""What `fit` is asked, in this project's spelling and in that of other engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from qwisp.context_rule import ContextAdmission
+from qwisp.errors import BadInput
+from qwisp.memory.dialects import DIALECTS, dialect
+from qwisp.memory.side_budgets import SideBudgets
+from qwisp.memory.variants import with_chunk, with_kv_bits, with_lanes
+from qwisp.memory.weights import load_weights
+from qwisp.spec.catalog import load_model
+from qwisp.spec.machine import MachineSpec, load_machine
+from qwisp.units import format_bytes, parse_bytes, parse_tokens
+
+# Options that one engine has: its own spelling -> (engines, option of the dialect).
+_OWN: dict[str, tuple[tuple[str, ...], str]] = {
+    "cache_type_k": (("llama.cpp",), "k_type"),
+    "cache_type_v": (("llama.cpp",), "v_type"),
+    "kv_unified": (("llama.cpp",), "unified"),
+    "swa_full": (("llama.cpp",), "swa_full"),
+    "flash_attn": (("llama.cpp",), "flash_attn"),
+    "kv_cache_dtype": (("vllm", "sglang"), "k_type"),
+    "tensor_parallel_size": (("vllm", "sglang"), "tensor_parallel"),
+    "gpu_memory_utilization": (("vllm", "sglang"), ""),
+}
+
+
+class Tokens(click.ParamType):
+    """A token count like 4096 or 64K."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Return whole tokens; a bad value raises `BadInput`."""
+        return value if isinstance(value, int) else parse_tokens(value)
+
+
+class Size(click.ParamType):
+    """A size like 8GiB, 12g or 512MB; a share would be a share of nothing."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Return bytes; a bad value raises `BadInput`."""
+        return value if isinstance(value, int) else parse_bytes(value)
+
+
+OPTIONS = [
+    click.option("--model", required=True, metavar="NAME|PATH", help="Catalog name, config, GGUF."),
+    click.option("--machine", default=None, metavar="NAME", help="Catalog name; default: this."),
+    click.option("--engine", default="qwisp", show_default=True, help=", ".join(DIALECTS)),
+    click.option("--context", type=Tokens(), help="Tokens of each lane, like 64K."),
+    click.option(
+        "--lanes",
+        "-np",
+        "--parallel",
+        "--max-num-seqs",
+        type=int,
+        default=1,
+        show_default=True,
+        help="Lanes, slots or sequences.",
+    ),
+    click.option(
+        "--prefill",
+        type=click.Choice(["chunked", "unchunked"]),
+        default="chunked",
+        show_default=True,
+        help="Unchunked keeps windows at the whole context.",
+    ),
+    click.option("--chunk", "-ub", "--ubatch-size", type=Tokens(), help="Prefill chunk."),
+    click.option("--kv-bits", type=int, help="Cache rows in 16, 8 or 4 bits."),
+    click.option("--memory", metavar="SIZE", help="What the process may take, like 40GiB or 80%."),
+    click.option("--weights", type=Size(), help="Bytes of the weights, if they are not known."),
+    click.option("--slots", type=int, help="Expert slots per layer (fieldfare)."),
+    click.option("--prompt", type=Tokens(), help="Longest prompt; default: the whole context."),
+    click.option("--prompt-cache", type=int, default=0, help="Stored prompts to keep."),
+    click.option("--prompt-cache-tokens", type=Tokens(), help="Tokens of each; default: context."),
+    click.option("--checkpoints", type=int, default=0, help="State checkpoints kept per slot."),
+    click.option("--draft", type=int, default=0, help="Draft depth: copies of the state."),
+    click.option(
+        "--patience",
+        type=float,
+        default=300.0,
+        show_default=True,
+        help="Seconds a full prompt may take in the recommended context.",
+    ),
+    click.option("-c", "--ctx-size", type=Tokens(), help="llama.cpp: context over all slots."),
+    click.option("-ctk", "--cache-type-k", help="llama.cpp: type of key rows."),
+    click.option("-ctv", "--cache-type-v", help="llama.cpp: type of value rows."),
+    click.option("-kvu", "--kv-unified", is_flag=True, default=None, help="llama.cpp: one stream."),
+    click.option("--swa-full", is_flag=True, default=None, help="llama.cpp: windows in full."),
+    click.option(
+        "-fa",
+        "--flash-attn",
+        type=click.Choice(["on", "off", "auto"]),
+        help="llama.cpp: flash attention.",
+    ),
+    click.option("--max-model-len", type=Tokens(), help="vLLM: context of a sequence."),
+    click.option("--kv-cache-dtype", help="vLLM: type of cache rows."),
+    click.option("-tp", "--tensor-parallel-size", type=int, help="vLLM: devices per layer."),
+    click.option("--gpu-memory-utilization", type=float, help="vLLM: share of the VRAM."),
+    click.option("--vram", type=Size(), help="VRAM of the device, instead of --machine."),
+]
+
+
+def fit_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add every option of `fit`, in the order of its help."""
+    for option in reversed(OPTIONS):
+        function = option(function)
+    return function
+
+
+def read_admission(given: dict[str, Any]) -> tuple[ContextAdmission, int | None]:
+    """Return the rule that the options describe, and the context per lane that was asked for."""
+    engine = given["engine"]
+    model = load_model(given["model"])
+    lanes = given["lanes"]
+    kind = with_lanes(dialect(engine, _engine_options(engine, given)), lanes)
+    if given["chunk"] is not None:
+        kind = with_chunk(kind, given["chunk"])
+    if given["kv_bits"] is not None:
+        kind = with_kv_bits(kind, given["kv_bits"])
+    context = _context(engine, given, bool(given["kv_unified"]))
+    side = SideBudgets(
+        prompt_cache_blobs=_count(given, "prompt_cache"),
+        prompt_cache_tokens=given["prompt_cache_tokens"] or context or 0,
+        checkpoints_per_slot=_count(given, "checkpoints"),
+        draft_copies=_count(given, "draft"),
+    )
+    if side.prompt_cache_blobs and not side.prompt_cache_tokens:
+        raise BadInput("--prompt-cache without a length", "add --prompt-cache-tokens or --context")
+    if given["slots"] is not None and (given["slots"] < 1 or engine != "fieldfare"):
+        raise BadInput(
+            f"--slots {given['slots']} with engine {engine}",
+            "give 1 or more with --engine fieldfare, which streams experts",
+        )
+    admission = ContextAdmission(
+        model,
+        _machine(given),
+        prefill=given["prefill"],
+        weights=given["weights"] or load_weights(given["model"]),
+        dialect=kind,
+        lanes=lanes,
+        slots_per_layer=given["slots"],
+        prompt_tokens=given["prompt"],
+        side=side,
+    )
+    return admission, context
+
+
+def _engine_options(engine: str, given: dict[str, Any]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for name, (engines, option) in _OWN.items():
+        value = given[name]
+        if value is None:
+            continue
+        if engine not in engines:
+            spelled = "--" + name.replace("_", "-")
+            raise BadInput(
+                f"{spelled} is an option of {' and '.join(engines)}, not of {engine}",
+                f"add --engine {engines[0]}, or leave it out",
+            )
+        if name == "flash_attn":
+            value = value != "off"
+        if name == "kv_cache_dtype":
+            value = None if value == "auto" else value
+            options["v_type"] = value
+        if option:
+            options[option] = value
+    return options
+
+
+def _context(engine: str, given: dict[str, Any], unified: bool) -> int | None:
+    """Return the context of one lane. llama.cpp's own option means all slots together."""
+    asked = {
+        "--context": given["context"],
+        "--ctx-size": given["ctx_size"],
+        "--max-model-len": given["max_model_len"],
+    }
+    found = {name: value for name, value in asked.items() if value is not None}
+    if len(found) > 1:
+        raise BadInput(f"the context is given as {' and '.join(found)}", "give it once")
+    if given["ctx_size"] is None:
+        return next(iter(found.values()), None)
+    if engine != "llama.cpp":
+        raise BadInput(f"--ctx-size is an option of llama.cpp, not of {engine}", "use --context")
+    return given["ctx_size"] if unified else max(1, given["ctx_size"] // max(1, given["lanes"]))
+
+
+def _machine(given: dict[str, Any]) -> MachineSpec:
+    machine = _base_machine(given)
+    share = given["gpu_memory_utilization"]
+    if share is not None:
+        if not 0 < share <= 1:
+            raise BadInput(f"--gpu-memory-utilization {share}", "give a share like 0.9")
+        return replace(
+            machine,
+            limit_bytes=int(machine.memory_bytes * share),
+            limit_name=f"{share:g} of {format_bytes(machine.memory_bytes)}, a limit",
+        )
+    if given["memory"] is not None:
+        limit = parse_bytes(given["memory"], of_bytes=machine.memory_bytes)
+        return replace(machine, limit_bytes=limit, limit_name="--memory")
+    return machine
+
+
+def _base_machine(given: dict[str, Any]) -> MachineSpec:
+    if given["vram"] is None:
+        return load_machine(given["machine"] or "this")
+    if given["machine"] is not None:
+        raise BadInput("--vram and --machine both name the memory", "give one of them")
+    size = given["vram"]
+    return MachineSpec(
+        name="vram",
+        title=f"a device of {format_bytes(size)}",
+        memory_bytes=size,
+        memory_kind="vram",
+        limit_bytes=size,
+        limit_name="--vram",
+    )
+
+
+def _count(given: dict[str, Any], name: str) -> int:
+    value: int = given[name]
+    if value < 0:
+        raise BadInput(f"--{name.replace('_', '-')} {value} is negative", "give 0 or more")
+    return value

@@ -1,0 +1,186 @@
+"""How `fit` reads: the finding first, then the terms, the ladder, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qwisp.cli.output import Column, Row, to_markdown, to_table
+from qwisp.context_rule import ContextAdmission
+from qwisp.memory.dialect_fieldfare import Fieldfare
+from qwisp.memory.fit import Fit
+from qwisp.memory.variants import chunk_of
+from qwisp.units import format_bytes, format_tokens
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f} s" if value < 120 else f"{value / 60:,.0f} min"
+
+
+TERMS = [
+    Column("term", "term"),
+    Column("num_bytes", "memory", format_bytes),
+    Column("provenance", "known"),
+    Column("note", "why"),
+]
+LADDER = [
+    Column("context_tokens", "context", format_tokens),
+    Column("cache_bytes", "cache", format_bytes),
+    Column("needs_bytes", "needs", format_bytes),
+    Column("verdict", ""),
+    Column("prefill_s", "prompt read in", _seconds),
+]
+
+
+def term_rows(fit: Fit) -> list[Row]:
+    """Return a row per term, and the sum."""
+    rows: list[Row] = [
+        {
+            "term": term.name,
+            "num_bytes": term.num_bytes,
+            "provenance": term.provenance,
+            "note": term.note if term.is_counted else f"not counted: {term.note}",
+            "is_counted": term.is_counted,
+        }
+        for term in fit.memory.terms
+    ]
+    left = fit.memory.unmeasured
+    note = f"at least; {len(left)} unmeasured" if left else ""
+    total = {"num_bytes": fit.memory.known_bytes, "provenance": fit.memory.provenance}
+    return [*rows, {"term": "sum", "note": note, "is_counted": False, **total}]
+
+
+def rung_rows(fit: Fit) -> list[Row]:
+    """Return a row per rung of the ladder."""
+    return [
+        {
+            **{key: value for key, value in rung._asdict().items() if key != "broken_rule"},
+            "fits": rung.fits,
+            "verdict": "fits" if rung.fits else f"no: {rung.broken_rule}",
+        }
+        for rung in fit.rungs
+    ]
+
+
+def finding(fit: Fit) -> str:
+    """Return the answer in one line with its numbers."""
+    admission = fit.admission
+    assert admission.model is not None
+    assert admission.machine is not None
+    lanes = f" x {admission.lanes} lanes" if admission.lanes > 1 else ""
+    who = f"{admission.model.name} on {admission.machine.title}"
+    if fit.refusal is not None:
+        return f"NO. {who}: {fit.refusal.what}"
+    missing = {term.name for term in fit.memory.unmeasured}
+    least = "at least " if missing else ""
+    # Without the weights the sum says little; a runtime's overhead is small beside them.
+    word = "UNDECIDED" if "weights" in missing else "YES"
+    free = admission.machine.usable_bytes - fit.memory.known_bytes
+    return (
+        f"{word}. {who}: {format_tokens(fit.context_tokens)}{lanes} needs {least}"
+        f"{format_bytes(fit.memory.known_bytes)}, {format_bytes(free)} below"
+        f" {admission.machine.usable_rule}"
+    )
+
+
+def setting(admission: ContextAdmission) -> str:
+    """Return the setting the numbers are for."""
+    chunk = chunk_of(admission.dialect)
+    how = f"prefill {admission.prefill}"
+    if chunk is not None and admission.prefill == "chunked":
+        how += f" by {chunk:,}"
+    return f"engine {admission.dialect.name}, {how}, lanes {admission.lanes}"
+
+
+def advice(fit: Fit) -> list[str]:
+    """Return what follows: largest, recommended, chunk, what is missing, what to do."""
+    lines = []
+    if fit.largest_tokens:
+        lines.append(f"largest that fits: {fit.largest_tokens:,} tokens")
+    chosen = fit.recommended
+    where = format_tokens(chosen.context_tokens) if chosen.context_tokens else "none"
+    lines.append(f"recommended: {where} ({chosen.why})")
+    if fit.cost_name is not None:
+        lines.append(f"times: one prompt as long as the context, calibration {fit.cost_name!r}")
+    if fit.chunk is not None:
+        lines.append(fit.chunk.says)
+    lines += [f"unmeasured: {term.name} ({term.note})" for term in fit.memory.unmeasured]
+    if fit.admission.model is not None:
+        lines += [f"note: {note}" for note in fit.admission.model.notes]
+    if fit.refusal is not None:
+        lines.append(fit.refusal.todo)
+        lines += _could_stream(fit)
+    return lines
+
+
+def _could_stream(fit: Fit) -> list[str]:
+    weights = fit.admission.serving().weights
+    if weights is None or not weights.has_experts or isinstance(fit.admission.dialect, Fieldfare):
+        return []
+    if fit.usable_bytes is None or weights.file_bytes <= fit.usable_bytes:
+        return []
+    return ["its experts can be streamed from disk: add --engine fieldfare"]
+
+
+def as_text(fit: Fit) -> str:
+    """Return the answer for a terminal."""
+    parts = [
+        finding(fit),
+        setting(fit.admission),
+        to_table(term_rows(fit), TERMS),
+        to_table(rung_rows(fit), _ladder(fit)),
+        *advice(fit),
+        *[f"its log will print: {line}" for line in fit.log_lines],
+    ]
+    return "\n".join(parts)
+
+
+def as_markdown(fit: Fit) -> str:
+    """Return the same with Markdown tables."""
+    tables = [to_markdown(term_rows(fit), TERMS), to_markdown(rung_rows(fit), _ladder(fit))]
+    lines = [*advice(fit), *[f"its log will print: `{line}`" for line in fit.log_lines]]
+    listed = "\n".join(f"- {line}" for line in lines)
+    return "\n\n".join([f"**{finding(fit)}**", setting(fit.admission), *tables, listed])
+
+
+def as_document(fit: Fit) -> dict[str, Any]:
+    """Return everything as one JSON document."""
+    admission = fit.admission
+    model, machine = admission.model, admission.machine
+    assert model is not None
+    assert machine is not None
+    return {
+        "schema": 1,
+        "model": model.name,
+        "machine": machine.name,
+        "engine": admission.dialect.name,
+        "prefill": admission.prefill,
+        "chunk_tokens": chunk_of(admission.dialect),
+        "lanes": admission.lanes,
+        "context_tokens": fit.context_tokens,
+        "fits": fit.refusal is None,
+        "unmeasured": [term.name for term in fit.memory.unmeasured],
+        "finding": finding(fit),
+        "terms": [
+            {key: row.get(key) for key in ("term", "num_bytes", "provenance", "is_counted", "note")}
+            for row in term_rows(fit)[:-1]
+        ],
+        "known_bytes": fit.memory.known_bytes,
+        "total_bytes": fit.memory.total_bytes,
+        "usable_bytes": machine.usable_bytes,
+        "usable_rule": machine.usable_rule,
+        "native_max_tokens": admission.native_max_tokens,
+        "ladder": rung_rows(fit),
+        "largest_tokens": fit.largest_tokens,
+        "recommended_tokens": fit.recommended.context_tokens,
+        "recommended_why": fit.recommended.why,
+        "prefill_calibration": fit.cost_name,
+        "widest_chunk": fit.chunk._asdict() if fit.chunk else None,
+        "refusal": fit.refusal.to_dict() if fit.refusal else None,
+        "log_lines": list(fit.log_lines),
+        "notes": list(model.notes),
+    }
+
+
+def _ladder(fit: Fit) -> list[Column]:
+    timed = any(rung.prefill_s is not None for rung in fit.rungs)
+    return LADDER if timed else LADDER[:-1]
