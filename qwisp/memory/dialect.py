@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import lcm
 from typing import ClassVar, NamedTuple
 
+from qwisp.errors import BadInput
 from qwisp.memory.row_types import row_bytes, type_of
 from qwisp.spec.layers import (
     FullAttention,
@@ -193,3 +194,19 @@ def conv_elements(layer: Layer) -> int:
         case ShortConv():
             return (layer.kernel - 1) * layer.hidden
     return 0
+
+
+def per_head_rows(dialect: Dialect, layer: Mla, spec: ModelSpec) -> Rows:
+    """Return the rows of latent attention that is kept unfolded: a key and a value per head.
+
+    Raises `BadInput` where the head sizes are not known.
+    """
+    if not layer.heads or not layer.v_dim:
+        raise BadInput(
+            "the cache has a row per head, but the head sizes are not given",
+            "give heads, k_dim and v_dim",
+        )
+    return Rows(
+        dialect.key_bytes(layer.heads * (layer.nope_dim + layer.rope_dim), spec),
+        dialect.value_bytes(layer.heads * layer.v_dim, spec),
+    )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qwisp.errors import BadInput
-from qwisp.memory.dialect import F32_BYTES, Dialect, Rows, Terms, add_terms
+from qwisp.memory.dialect import F32_BYTES, Dialect, Rows, Terms, add_terms, per_head_rows
 from qwisp.memory.row_types import is_quantised, row_bytes
 from qwisp.spec.layers import FullAttention, Layer, Mla, SlidingWindow
 from qwisp.spec.model import ModelSpec
@@ -94,15 +94,7 @@ class LlamaCpp(Dialect):
         """Return the latent row if the file allows it, else a row per head."""
         if self.mla_latent:
             return Dialect.mla_rows(self, layer, spec)
-        if not layer.heads or not layer.v_dim:
-            raise BadInput(
-                "the cache has a row per head, but the head sizes are not given",
-                "give heads, k_dim and v_dim",
-            )
-        return Rows(
-            self.key_bytes(layer.heads * (layer.nope_dim + layer.rope_dim), spec),
-            self.value_bytes(layer.heads * layer.v_dim, spec),
-        )
+        return per_head_rows(self, layer, spec)
 
     def terms(self, caches: Sequence[Layer], context_tokens: int, spec: ModelSpec) -> Terms:
         """Return the bytes of all caches; without flash attention all value rows are the widest."""

@@ -11,13 +11,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qwisp.errors import BadInput
-from qwisp.memory.dialect import Dialect, Rows, Terms
-from qwisp.spec.layers import Layer, SlidingWindow
+from qwisp.memory.dialect import Dialect, Rows, Terms, per_head_rows, state_elements
+from qwisp.spec.layers import Layer, Mamba1, Mla, SlidingWindow
 from qwisp.spec.model import ModelSpec
 
 STEP_ROWS = 256
-UNROTATED_FAMILIES = frozenset({"gemma2", "mistral", "phi3", "qwen2"})
-"""Families whose windows mlx-lm keeps in growing caches."""
+UNROTATED_FAMILIES = frozenset(
+    {"gemma2", "mistral", "mixtral", "phi3", "phimoe", "starcoder2"}
+    | {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
+)
+"""Families whose windows are kept in growing caches."""
+
+PER_HEAD_FAMILIES = frozenset({"deepseek_v2"})
+"""Families with latent attention whose cache nevertheless has a row per head."""
 
 
 def grown_rows(context_tokens: int, chunk_tokens: int, *, decoded: bool = False) -> int:
@@ -49,16 +55,23 @@ def _after(used: int, rows: int, size: int) -> int:
 def _repeat(num_chunks: int, size: int) -> tuple[int, int]:
     """Return (rows in use, rows there are) after equal chunks.
 
-    `used % STEP_ROWS` has a period of at most STEP_ROWS chunks, so whole periods are skipped once
-    the pattern has settled.
+    What happens next depends on `used % STEP_ROWS` and on the spare rows alone, so the pattern
+    repeats; whole repetitions are skipped.
     """
-    used = rows = 0
-    settled = 4 * STEP_ROWS
-    skip = max(0, num_chunks - settled) // STEP_ROWS * STEP_ROWS
-    for _ in range(num_chunks - skip):
+    used = rows = done = 0
+    seen: dict[tuple[int, int], int] = {}
+    while done < num_chunks:
+        pattern = (used % STEP_ROWS, rows - used)
+        if pattern in seen:
+            period = done - seen[pattern]
+            skipped = (num_chunks - done) // period * period
+            used, rows, done = used + skipped * size, rows + skipped * size, done + skipped
+            seen.clear()
+            continue
+        seen[pattern] = done
         rows = _after(used, rows, size)
-        used += size
-    return used + skip * size, rows + skip * size
+        used, done = used + size, done + 1
+    return used, rows
 
 
 def rotating_rows(
@@ -103,16 +116,23 @@ class MlxLm(Dialect):
 
     name: ClassVar[str] = "mlx-lm"
 
+    n_seq: int = 1
     chunk_tokens: int = 2048
     decoded: bool = False
     kv_bits: int | None = None
     group_elements: int = 64
 
+    @property
+    def sequences(self) -> int:
+        """The sequences of a batch, all of one length."""
+        return self.n_seq
+
     def full_rows(self, context_tokens: int) -> int:
         """Return the rows of a growing cache."""
         if context_tokens == 0:
             return 0
-        return grown_rows(context_tokens, self.chunk_tokens, decoded=self.decoded)
+        rows = grown_rows(context_tokens, self.chunk_tokens, decoded=self.decoded)
+        return rows * self.n_seq
 
     def ring_rows(self, context_tokens: int, window_tokens: int) -> int:
         """Return the rows of a rotating cache."""
@@ -126,6 +146,19 @@ class MlxLm(Dialect):
         if self.kv_bits is None or isinstance(layer, SlidingWindow):
             return exact
         return Rows(*(self._quantised(size, spec) for size in exact))
+
+    def mla_rows(self, layer: Mla, spec: ModelSpec) -> Rows:
+        """Return the latent row, or a row per head where a family's code keeps those."""
+        if spec.family in PER_HEAD_FAMILIES:
+            return per_head_rows(self, layer, spec)
+        return Dialect.mla_rows(self, layer, spec)
+
+    def recurrent_terms(self, layer: Layer, spec: ModelSpec) -> Terms:
+        """Return one sequence's state; that of Mamba-1 alone is kept in the model's type."""
+        terms = Dialect.recurrent_terms(self, layer, spec)
+        if isinstance(layer, Mamba1):
+            return terms._replace(state_bytes=state_elements(layer) * spec.element_bytes)
+        return terms
 
     def _quantised(self, exact_bytes: int, spec: ModelSpec) -> int:
         elements = exact_bytes // spec.element_bytes

@@ -12,14 +12,28 @@ from qwisp.spec.families.common import Blocks, context_tokens, element_bytes
 from qwisp.spec.fields import Fields
 from qwisp.spec.model import ModelSpec
 
-FAMILIES: dict[str, str] = {
-    **dict.fromkeys(("llama", "qwen3", "qwen3_moe", "generic"), "grouped"),
-    **dict.fromkeys(("gemma3", "gemma3_text"), "gemma"),
-    **dict.fromkeys(("gemma4", "gemma4_text"), "gemma4"),
-    **dict.fromkeys(
-        ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"), "delta"
+_MODULES: dict[str, tuple[str, ...]] = {
+    "grouped": (
+        *("llama", "glm", "glm4", "glm4_moe", "olmo", "olmo2", "olmoe", "granite", "granitemoe"),
+        *("gemma", "starcoder2", "smollm3", "stablelm", "internlm2", "cohere", "minicpm"),
+        *("mistral", "mixtral", "ministral", "ministral3", "mistral3", "phi3", "phimoe", "olmo3"),
+        *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl"),
+        *("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl", "qwen3_vl_text", "qwen3_vl_moe"),
+        *("qwen3_vl_moe_text",),
     ),
+    "gemma": ("gemma2", "gemma3", "gemma3_text", "cohere2"),
+    "gemma3n": ("gemma3n", "gemma3n_text"),
+    "gemma4": ("gemma4", "gemma4_text"),
+    "gpt_oss": ("gpt_oss",),
+    "mla": ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"),
+    "delta": ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
+    "kimi_linear": ("kimi_linear",),
+    "nemotron_h": ("nemotron_h",),
+    "mamba": ("falcon_h1", "granitemoehybrid", "bamba"),
+    "jamba": ("jamba",),
+    "lfm2": ("lfm2", "lfm2_moe"),
 }
+FAMILIES: dict[str, str] = {name: module for module, many in _MODULES.items() for name in many}
 """Model type to the module of this package that reads it."""
 
 _NESTED = ("text_config", "llm_config", "language_config")
@@ -60,14 +74,17 @@ def read_config(config: Mapping[str, Any], *, name: str = "") -> ModelSpec:
 
 
 def _reader(family: str, fields: Fields) -> Callable[[Fields], Blocks]:
+    """Return the family's reader; the generic one only if nothing hints at other layer kinds."""
     module = FAMILIES.get(family)
-    if module is None:
-        near = get_close_matches(family[:80], FAMILIES, n=3, cutoff=0.5)
-        raise BadConfig(
-            f"{fields.prefix}model_type {family[:80]!r} is not understood",
-            f"nearest known: {', '.join(near)}"
-            if near
-            else 'a plain grouped-attention model can be read with "model_type": "generic"',
-            key=fields.prefix + "model_type",
-        )
-    return import_module(f"qwisp.spec.families.{module}").read
+    if module is not None:
+        return import_module(f"qwisp.spec.families.{module}").read
+    generic = import_module("qwisp.spec.families.generic")
+    hint = generic.foreign_key(fields)
+    if hint is None:
+        return generic.read
+    near = get_close_matches(family[:80], FAMILIES, n=3, cutoff=0.5)
+    raise BadConfig(
+        f"{fields.prefix}model_type {family[:80]!r} is not understood: {hint}",
+        f"nearest known: {', '.join(near or sorted(FAMILIES))}",
+        key=fields.prefix + "model_type",
+    )

@@ -95,8 +95,51 @@ def layer_types(f: Fields, depth: int, known: Sequence[str], key: str = "layer_t
 
 
 def every(depth: int, interval: int) -> list[bool]:
-    """Return for each block whether it is the last of its group of `interval`."""
+    """Return for each block whether it is the last of its group of `interval`.
+
+    >>> every(4, 2)
+    [False, True, False, True]
+    """
     return [(index + 1) % interval == 0 for index in range(depth)]
+
+
+def full_by_types(
+    f: Fields, depth: int, other: str, interval_key: str, default: int | None = None
+) -> list[bool]:
+    """Return for each block whether it has full attention; otherwise it is of the `other` type.
+
+    `layer_types` wins; without it every `interval_key`-th block is full. Raises `BadConfig` if both
+    are there and disagree.
+    """
+    interval = f.size(interval_key, default)
+    if not f.has("layer_types"):
+        if interval is None:
+            raise f.conflict("layer_types", f"is missing, and so is {interval_key}")
+        return every(depth, interval)
+    types = layer_types(f, depth, (other, "full_attention"))
+    full = [word == "full_attention" for word in types]
+    if f.has(interval_key) and full != every(depth, interval):
+        raise f.conflict(interval_key, f"is {interval}, but layer_types has another pattern")
+    return full
+
+
+def indices(f: Fields, key: str, depth: int, *, base: int = 0) -> set[int]:
+    """Return the set of block indices listed under `key`, counted from `base` in the config."""
+    listed = f.sizes(key)
+    for value in listed:
+        if not base <= value < depth + base:
+            raise f.conflict(key, f"holds {value}, but the layers are {base} to {depth + base - 1}")
+    if len(set(listed)) != len(listed):
+        raise f.conflict(key, "names a layer twice")
+    return {value - base for value in listed}
+
+
+def window_or_full(f: Fields, heads: Heads, window_tokens: int) -> Layer:
+    """Return a sliding window, or full attention where the window covers the whole context."""
+    limit = context_tokens(f)
+    if limit is not None and window_tokens >= limit:
+        return heads.full()
+    return heads.sliding(window_tokens)
 
 
 def context_tokens(f: Fields) -> int | None:

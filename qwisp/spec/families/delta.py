@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from qwisp.spec.families.common import Blocks, every, layer_types, num_layers, read_heads
+from qwisp.spec.families.common import Blocks, full_by_types, num_layers, read_heads
 from qwisp.spec.fields import Fields
 from qwisp.spec.layers import GatedDelta
+
+_DRAFT_KEYS = ("mtp_num_hidden_layers", "num_nextn_predict_layers")
 
 
 def read(f: Fields) -> Blocks:
     """Return gated delta and full attention by `layer_types` or `full_attention_interval`."""
     depth = num_layers(f)
     heads = read_heads(f)
-    if f.has("layer_types"):
-        types = layer_types(f, depth, ("linear_attention", "full_attention"))
-        full = [word == "full_attention" for word in types]
-    else:
-        full = every(depth, f.size("full_attention_interval", 4))
+    full = full_by_types(f, depth, "linear_attention", "full_attention_interval", 4)
     delta = gated_delta(f)
-    draft = f.check_depth(f.count("mtp_num_hidden_layers", 0), "mtp_num_hidden_layers")
+    draft = next((f.check_depth(f.count(key), key) for key in _DRAFT_KEYS if f.has(key)), 0)
     return Blocks(
         layers=[heads.full() if one else delta for one in full], draft=[heads.full()] * draft
     )
