@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 
 import altair as alt
 import polars as pl
@@ -19,7 +20,6 @@ PHASES = {
     "prefill": "#0072B2",
     "decode": "#009E73",
     "paused": "#D55E00",
-    "moving": "#CC79A7",
 }
 OUTCOMES = {
     "finished": "#009E73",
@@ -29,6 +29,7 @@ OUTCOMES = {
     "cancelled": "#999999",
 }
 _WIDTH = 640
+_SLOTS = {"slot": pl.Int64, "session": pl.String}
 
 
 def setup() -> None:
@@ -73,28 +74,34 @@ def memory_by_term(frame: pl.DataFrame, *, limit_bytes: int | None = None) -> al
     return (bars + labels).properties(width=_WIDTH, title=title)
 
 
-def sessions_over_time(frame: pl.DataFrame, *, sessions: list[str] | None = None) -> alt.Chart:
-    """Return one row a session and one bar a stream, coloured by what the stream does.
+def sessions_over_time(frame: pl.DataFrame, *, sessions: Sequence[str] = ()) -> alt.Chart:
+    """Return one row a session and one bar a stretch of a stream, coloured by what it does.
 
-    Columns `session` (its label), `id`, `phase` (prefill, decode, paused, moving), `start_s`,
-    `end_s`; `sessions` names the rows from top to bottom, idle ones included.
+    Columns `id`, `slot`, `phase` (prefill, decode, paused), `begin_s`, `end_s`: the segments of a
+    run. `sessions` names the rows from top to bottom, slot 0 first, idle ones included.
     """
-    rows = sessions if sessions is not None else frame["session"].unique(maintain_order=True)
-    busy_s = (frame["end_s"] - frame["start_s"]).sum()
-    span_s = (frame["end_s"].max() - frame["start_s"].min()) if frame.height else 0.0
-    share = busy_s / (span_s * len(rows)) if span_s else 0.0
-    title = f"{len(rows)} sessions hold a stream {share * 100:.0f} % of the time"
+    num_rows = max(len(sessions), (frame["slot"].max() + 1) if frame.height else 0)
+    names = [
+        str(i + 1) if i >= len(sessions) else f"{i + 1}: {sessions[i]}" for i in range(num_rows)
+    ]
+    busy_s = (frame["end_s"] - frame["begin_s"]).sum()
+    span_s = (frame["end_s"].max() - frame["begin_s"].min()) if frame.height else 0.0
+    share = busy_s / (span_s * num_rows) if span_s else 0.0
+    rows = "session holds" if num_rows == 1 else "sessions hold"
+    title = f"{num_rows} {rows} a stream {share * 100:.0f} % of the time"
+    by_slot = pl.DataFrame({"slot": range(num_rows), "session": names}, schema_overrides=_SLOTS)
+    data = frame.cast({"slot": pl.Int64}).join(by_slot, on="slot", how="left")
     return (
-        alt.Chart(frame, title=title)
+        alt.Chart(data, title=title)
         .mark_bar(height={"band": 0.8})
         .encode(
-            x=alt.X("start_s:Q", title="time (s)"),
+            x=alt.X("begin_s:Q", title="time (s)", scale=_scale(data)),
             x2="end_s:Q",
-            y=_names("session", "session", list(rows)),
+            y=_names("session", "session", names),
             color=_colour("phase", PHASES),
-            tooltip=["id:N", "session:N", "phase:N", "start_s:Q", "end_s:Q"],
+            tooltip=["id:N", "session:N", "phase:N", "begin_s:Q", "end_s:Q"],
         )
-        .properties(width=_WIDTH, height=max(60, min(400, 16 * len(rows))))
+        .properties(width=_WIDTH, height=max(60, min(400, 16 * num_rows)))
     )
 
 
@@ -127,23 +134,26 @@ def queue_depth(frame: pl.DataFrame) -> alt.Chart:
 
 
 def bytes_over_time(frame: pl.DataFrame) -> alt.LayerChart:
-    """Return bytes allocated against bytes in use.
+    """Return what the layout allocates, what streams hold of it and what they use.
 
-    Columns `time_s`, `allocated_bytes`, `used_bytes`.
+    Columns `time_s`, `allocated_bytes`, `held_bytes`, `used_bytes`: the load of a run.
     """
-    data = frame.with_columns(
-        (pl.col("allocated_bytes") / GIB).alias("allocated_gib"),
-        (pl.col("used_bytes") / GIB).alias("used_gib"),
-    )
+    names = ("allocated", "held", "used")
+    data = frame.select("time_s", *[(pl.col(f"{n}_bytes") / GIB).alias(n) for n in names])
     title = "nothing is allocated"
     if frame.height and (most := frame["allocated_bytes"].max()):
-        title = f"{format_bytes(frame['used_bytes'].max())} used at most, of {format_bytes(most)}"
-    base = alt.Chart(data).encode(x=alt.X("time_s:Q", title="time (s)"))
-    used = base.mark_area(interpolate="step-after", color="#009E73", opacity=0.6).encode(
-        y=alt.Y("used_gib:Q", title="used and allocated (GiB)")
+        used = format_bytes(int(frame["used_bytes"].max()))
+        title = f"{used} used at most, of {format_bytes(int(most))} allocated"
+    colours = {"allocated": "#333333", "held": "#56B4E9", "used": "#009E73"}
+    long = data.unpivot(index="time_s", variable_name="bytes", value_name="gib")
+    base = alt.Chart(long).encode(
+        x=alt.X("time_s:Q", title="time (s)", scale=_scale(long)),
+        y=alt.Y("gib:Q", title="memory (GiB)", scale=_scale(long), stack=None),
+        color=_colour("bytes", colours),
     )
-    allocated = base.mark_line(interpolate="step-after", color="#333").encode(y="allocated_gib:Q")
-    return (used + allocated).properties(width=_WIDTH, height=140, title=title)
+    areas = base.transform_filter("datum.bytes != 'allocated'").mark_area(opacity=0.5)
+    line = base.transform_filter("datum.bytes == 'allocated'").mark_line()
+    return (areas + line).properties(width=_WIDTH, height=140, title=title)
 
 
 def ttft_by_candidate(frame: pl.DataFrame) -> alt.LayerChart:

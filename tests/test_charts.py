@@ -13,16 +13,21 @@ FRAMES = {
     "memory_by_term": pl.DataFrame({"term": ["weights", "KV"], "bytes": [3 * GIB, GIB]}),
     "sessions_over_time": pl.DataFrame(
         {
-            "session": ["64K", "16K"],
             "id": [1, 2],
+            "slot": [0, 1],
             "phase": ["prefill", "decode"],
-            "start_s": [0.0, 1.0],
+            "begin_s": [0.0, 1.0],
             "end_s": [2.0, 3.0],
         }
     ),
     "queue_depth": pl.DataFrame({"time_s": [0.0, 1.0], "waiting": [2, 0]}),
     "bytes_over_time": pl.DataFrame(
-        {"time_s": [0.0, 1.0], "allocated_bytes": [GIB, GIB], "used_bytes": [GIB // 2, 0]}
+        {
+            "time_s": [0.0, 1.0],
+            "allocated_bytes": [GIB, GIB],
+            "held_bytes": [GIB * 0.75, 0.0],
+            "used_bytes": [GIB * 0.5, 0.0],
+        }
     ),
     "ttft_by_candidate": pl.DataFrame(
         {
@@ -39,7 +44,7 @@ TITLES = {
     "memory_by_term": "weights take 75 % of 4.00 GiB",
     "sessions_over_time": "2 sessions hold a stream 67 % of the time",
     "queue_depth": "at most 2 requests wait, at 0.0 s",
-    "bytes_over_time": "512.00 MiB used at most, of 1.00 GiB",
+    "bytes_over_time": "512.00 MiB used at most, of 1.00 GiB allocated",
     "ttft_by_candidate": "b answers soonest: first token within 3 s at p95",
     "outcomes_by_candidate": "b leaves 2 requests unfinished or cut",
 }
@@ -77,6 +82,13 @@ def test_a_memory_chart_says_what_is_left_and_what_is_too_much() -> None:
     frame = FRAMES["memory_by_term"]
     assert charts.memory_by_term(frame, limit_bytes=5 * GIB).title.endswith("1.00 GiB left")
     assert charts.memory_by_term(frame, limit_bytes=3 * GIB).title.endswith("1.00 GiB too much")
+
+
+def test_every_session_has_its_row_also_an_idle_one() -> None:
+    chart = charts.sessions_over_time(FRAMES["sessions_over_time"], sessions=["64K", "16K", "8K"])
+    svg = charts.to_svg(chart)
+    assert all(f">{name}</text>" in svg for name in ("1: 64K", "2: 16K", "3: 8K"))
+    assert chart.title == "3 sessions hold a stream 44 % of the time"
 
 
 def test_least_and_most_pick_opposite_winners() -> None:

@@ -18,17 +18,16 @@ def plan_page(
     document: Mapping[str, Any],
     *,
     memory: pl.DataFrame,
-    sessions: pl.DataFrame,
-    queue: pl.DataFrame,
-    bytes_held: pl.DataFrame,
-    session_names: Sequence[str] | None = None,
+    segments: pl.DataFrame,
+    load: pl.DataFrame,
+    sessions: Sequence[str] = (),
     command: str,
     stamp: Sequence[tuple[str, str]] = (),
 ) -> Page:
     """Return the page of a plan document (the JSON of `qwisp plan`).
 
-    Frames as `charts` takes them: `memory` for `memory_by_term`; `sessions`, `queue` and
-    `bytes_held` show the recommended layout over time.
+    `memory` has the columns `term`, `bytes`; `segments` and `load` are the frames of the run that
+    is recommended (`qwisp.sim.run.Run`), `sessions` the names of its sessions by slot.
     """
     offered = document["offered"]
     facts = [
@@ -55,13 +54,11 @@ def plan_page(
                 caption="From the median to the tail, for every layout that fits.",
             ),
             Figure(
-                chart=charts.sessions_over_time(
-                    sessions, sessions=list(session_names) if session_names else None
-                ),
+                chart=charts.sessions_over_time(segments, sessions=sessions),
                 caption="The recommended layout: one row a session, one bar a stream.",
             ),
-            Figure(chart=charts.queue_depth(charts.thinned(queue))),
-            Figure(chart=charts.bytes_over_time(charts.thinned(bytes_held))),
+            Figure(chart=charts.queue_depth(charts.thinned(load))),
+            Figure(chart=charts.bytes_over_time(charts.thinned(load))),
         ],
         stamp=stamp,
     )

@@ -19,10 +19,10 @@ EVIL = "<script>alert('x')</script>&\"<img src=x onerror=alert(1)>"
 def page(name: str = "16384x11", *, num_marks: int = 3) -> Page:
     spans = pl.DataFrame(
         {
-            "session": [name] * num_marks,
             "id": list(range(num_marks)),
+            "slot": [0] * num_marks,
             "phase": ["decode"] * num_marks,
-            "start_s": [float(i) for i in range(num_marks)],
+            "begin_s": [float(i) for i in range(num_marks)],
             "end_s": [i + 0.5 for i in range(num_marks)],
         }
     )
@@ -41,7 +41,7 @@ def page(name: str = "16384x11", *, num_marks: int = 3) -> Page:
             )
         ],
         figures=[
-            Figure(chart=charts.sessions_over_time(spans), caption=name),
+            Figure(chart=charts.sessions_over_time(spans, sessions=[name]), caption=name),
             Figure(chart=charts.comparison(bars, metric=name, unit=name)),
         ],
         stamp=[(name, name)],

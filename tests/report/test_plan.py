@@ -41,14 +41,19 @@ DOCUMENT = {
 
 
 def html(**changes: object) -> str:
-    spans = {"session": ["a"], "id": [1], "phase": ["decode"], "start_s": [0.0], "end_s": [1.0]}
-    time = {"time_s": [0.0, 1.0]}
+    spans = {"id": [1], "slot": [0], "phase": ["decode"], "begin_s": [0.0], "end_s": [1.0]}
+    load = {
+        "time_s": [0.0, 1.0],
+        "waiting": [3, 0],
+        "allocated_bytes": [5.0, 5.0],
+        "held_bytes": [3.0, 3.0],
+        "used_bytes": [1.0, 2.0],
+    }
     page = plan_page(
         {**DOCUMENT, **changes},
         memory=pl.DataFrame({"term": ["weights", "sessions"], "bytes": [GIB, 11 * GIB]}),
-        sessions=pl.DataFrame(spans),
-        queue=pl.DataFrame({**time, "waiting": [3, 0]}),
-        bytes_held=pl.DataFrame({**time, "allocated_bytes": [5, 5], "used_bytes": [1, 2]}),
+        segments=pl.DataFrame(spans),
+        load=pl.DataFrame(load),
         command="qwisp plan",
         stamp=[("machine", "this one")],
     )
