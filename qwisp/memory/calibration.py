@@ -79,6 +79,11 @@ class ResidencyPoint:
     measured_bytes: int
     max_over_percent: int
 
+    @property
+    def id(self) -> str:
+        """The point's name."""
+        return f"{self.resident_experts_per_layer}-experts-a-layer"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResidencyCalibration:

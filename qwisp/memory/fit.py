@@ -83,16 +83,16 @@ def fit(
     largest = admission.largest()
     recommended = _recommend(admission, rungs, largest, patience_s)
     context = context_tokens or recommended.context_tokens or largest or admission.ladder[0]
-    memory = admission.memory(context)
+    memory, refusal = admission.memory(context), admission.check(context)
     return Fit(
         admission=admission,
         context_tokens=context,
         memory=memory,
-        refusal=admission.check(context),
+        refusal=refusal,
         rungs=rungs,
         largest_tokens=largest,
         recommended=recommended,
-        chunk=_chunk(admission, context, memory),
+        chunk=None if refusal else _chunk(admission, context, memory),
         log_lines=_log_lines(admission, context, memory),
         cost_name=cost.name if cost else None,
     )

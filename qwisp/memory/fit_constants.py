@@ -8,8 +8,14 @@ from itertools import combinations
 from typing import NamedTuple
 
 from qwisp.errors import BadInput
-from qwisp.memory.calibration import Constants, MeasuredPoint, MemoryCalibration
-from qwisp.memory.resident import peak_metal, resident
+from qwisp.memory.calibration import (
+    Constants,
+    MeasuredPoint,
+    MemoryCalibration,
+    ResidencyCalibration,
+    ResidencyPoint,
+)
+from qwisp.memory.resident import expert_residency, peak_metal, resident
 from qwisp.spec.catalog import load_model
 
 
@@ -44,6 +50,15 @@ def fit_constants(points: Sequence[MeasuredPoint], calibration: MemoryCalibratio
     ]
     base, slope = lowest_line_above(left)
     return Constants(metal_scratch_bytes=scratch, process_bytes=base, prompt_bytes_per_token=slope)
+
+
+def fit_base_bytes(points: Sequence[ResidencyPoint], sweep: ResidencyCalibration) -> int:
+    """Return the least base over which no point of the sweep over resident experts lies."""
+    return max(
+        point.measured_bytes
+        - expert_residency(sweep, point.resident_experts_per_layer, base_bytes=0).known_bytes
+        for point in points
+    )
 
 
 def lowest_line_above(points: Sequence[Left]) -> tuple[int, int]:

@@ -5,10 +5,12 @@ The shipped constants have seen every point, so that they lie under none proves 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from qwisp.memory.calibration import MemoryCalibration, load_calibration
-from qwisp.memory.fit_constants import fit_constants
+from qwisp.memory.calibration import MemoryCalibration, load_calibration, load_residency
+from qwisp.memory.fit_constants import fit_base_bytes, fit_constants
+from qwisp.memory.resident import expert_residency
 from qwisp.memory.validate import project_point
 
 
@@ -35,4 +37,14 @@ def leave_one_out(calibration: MemoryCalibration | None = None) -> list[LeftOut]
         constants = fit_constants(others, calibration)
         predicted = project_point(point, calibration, constants)
         report.append(LeftOut(point.id, point.instrument, point.measured_bytes, predicted))
-    return report
+    return [*report, *_residency()]
+
+
+def _residency() -> Iterator[LeftOut]:
+    sweep = load_residency()
+    for point in sweep.points:
+        others = [other for other in sweep.points if other is not point]
+        base = fit_base_bytes(others, sweep)
+        experts = point.resident_experts_per_layer
+        predicted = expert_residency(sweep, experts, base).known_bytes
+        yield LeftOut(point.id, sweep.instrument, point.measured_bytes, predicted)

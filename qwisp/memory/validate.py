@@ -110,7 +110,7 @@ def _residency(base_bytes: int | None) -> Iterator[Checked]:
         experts = point.resident_experts_per_layer
         projected = expert_residency(sweep, experts, base_bytes).known_bytes
         yield Checked(
-            id=f"{experts}-experts-a-layer",
+            id=point.id,
             model=sweep.model,
             instrument=sweep.instrument,
             context_tokens=None,
