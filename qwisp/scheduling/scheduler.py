@@ -78,6 +78,8 @@ class Scheduler:
                 "both must be at least 1",
             )
         self.counts["submitted"] += 1
+        # With it the log holds all that was known of a request: a changed ask is a changed log.
+        self._log.append((index, ARRIVALS, "arrive", ask.id, (ask.prompt_tokens, ask.max_new)))
         size = size_request(ask, self.space, self.settings)
         if isinstance(size, Refusal):
             self.counts["refused"] += 1

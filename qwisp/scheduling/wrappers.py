@@ -75,8 +75,10 @@ class Failing(_Wrapper):
         return self.inner.run(round._replace(repeat=min([round.repeat, *ahead])))
 
 
-def run_without(inner: Executor, round: Round, failed: list[tuple[int, str]]) -> Outcome:
-    """Run `round` once without the failed operations and what follows of their streams."""
+def run_without(
+    inner: Executor, round: Round, failed: list[tuple[int, str]], repeat: int = 1
+) -> Outcome:
+    """Run `round` without the failed operations and what follows of their streams."""
     num_ops = len(round.ops)
     lost: set[int] = set()
     dead_from: dict[int, int] = {}
@@ -95,7 +97,7 @@ def run_without(inner: Executor, round: Round, failed: list[tuple[int, str]]) ->
         and (isinstance(op, End) or position < dead_from.get(getattr(op, "id", None), num_ops))
     ]
     decode = tuple(i for i in round.decode if i not in dead_from)
-    left = round._replace(ops=tuple(round.ops[p] for p in kept), decode=decode, repeat=1)
+    left = round._replace(ops=tuple(round.ops[p] for p in kept), decode=decode, repeat=repeat)
     outcome = inner.run(left)
     positions = kept + [num_ops + round.decode.index(i) for i in decode]
     also = [(positions[at], reason) for at, reason in outcome.failed]

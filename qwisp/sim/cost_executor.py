@@ -30,7 +30,7 @@ from qwisp.scheduling.contract import (
 from qwisp.scheduling.layout import SessionSize
 from qwisp.sim.record import RequestRecord, RoundTable
 
-NEVER = 2**62
+NEVER = 2**200  # picoseconds; arrivals may be stretched at will, integers do not overflow
 
 
 class CostExecutor:
@@ -150,6 +150,17 @@ class CostExecutor:
 
     def close(self) -> None:
         """Nothing is held."""
+
+    # ---- a clock for somebody else's facts ----------------------------------------------------
+
+    def expect(self, ask: Ask) -> None:
+        """Let a request arrive now whose reply ends only when its `End` comes."""
+        self.records[ask.id] = RequestRecord(ask, NEVER, self.now_ps)
+
+    def yield_more(self, request_id: int, num_tokens: int) -> None:
+        """Count tokens of the last run beyond one a round (fewer, where negative)."""
+        self.records[request_id].produced += num_tokens
+        self._used_rows += num_tokens
 
     # ---- how far a repeated round goes -------------------------------------------------------
 

@@ -1,0 +1,187 @@
+"""The executor that answers with recorded facts: what a real engine did, round by round.
+
+It decides nothing and computes nothing; with a clock (a `CostExecutor` without arrivals) it also
+says how long the cost model would have taken for the same rounds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+
+from qwisp.errors import BadInput
+from qwisp.scheduling.contract import Ask, End, Fact, Outcome, Round
+from qwisp.scheduling.wrappers import run_without
+from qwisp.sim.cost_executor import CostExecutor
+from qwisp.trace.facts_file import (
+    AskRecord,
+    CancelRecord,
+    ExtraRecord,
+    FactRecord,
+    FailRecord,
+    StopRecord,
+)
+
+
+class FactsExecutor:
+    """Plays `records` (by round) back to a scheduler whose decode steps add up to `step_tokens`.
+
+    A repeated round ends where the next fact lies. Raises `BadInput` where the facts cannot belong
+    to the rounds planned: then either they were changed or the two schedulers decided differently.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[FactRecord],
+        *,
+        step_tokens: int = 1,
+        clock: CostExecutor | None = None,
+    ) -> None:
+        self._step_tokens = step_tokens
+        self._clock = clock
+        self._facts: list[Fact] = []
+        self._next = 0
+        self._at: dict[int, list[FactRecord]] = defaultdict(list)
+        for record in records:
+            if isinstance(record, AskRecord):
+                ask = Ask(
+                    record.id,
+                    record.prompt_tokens,
+                    record.max_new,
+                    record.prefix,
+                    record.priority,
+                )
+                self._facts.append(Fact(record.round, ask=ask))
+            elif isinstance(record, CancelRecord):
+                self._facts.append(Fact(record.round, cancel=record.id))
+            else:
+                self._at[record.round].append(record)
+        self._cancel_rounds = [fact.round for fact in self._facts if fact.cancel is not None]
+        self._last_rounds = sorted(self._at)  # a run of rounds ends where one of these lies
+        self._fail_rounds = sorted(
+            index
+            for index, found in self._at.items()
+            if any(isinstance(record, FailRecord) for record in found)
+        )
+        self._yielded: dict[int, tuple[int, int]] = {}  # by id: rounds decoded, tokens beyond
+        self._before: tuple[int, ...] = ()
+
+    # ---- the four methods --------------------------------------------------------------------
+
+    def facts(self, round_index: int) -> list[Fact]:
+        """Return the arrivals and cancels up to this round, each once."""
+        found: list[Fact] = []
+        while self._next < len(self._facts) and self._facts[self._next].round <= round_index:
+            fact = self._facts[self._next]
+            self._next += 1
+            found.append(fact)
+            if fact.ask is not None and self._clock is not None:
+                self._clock.expect(fact.ask)
+        return found
+
+    def run(self, round: Round) -> Outcome:
+        """Answer with what happened in the round, or in as many repeats as nothing happened in."""
+        count = self._count(round)
+        found = self._at.pop(round.index + count - 1, [])
+        failed = tuple((r.position, r.reason) for r in found if isinstance(r, FailRecord))
+        stopped = tuple(r.id for r in found if isinstance(r, StopRecord))
+        extras = [(r.id, r.tokens) for r in found if isinstance(r, ExtraRecord)]
+        self._check(round, count, failed, stopped, extras)
+        if self._clock is not None:
+            run_without(self._clock, round, list(failed), count)
+            for request_id, tokens in extras:
+                self._clock.yield_more(request_id, tokens)
+        self._before = round.decode
+        produced = tuple((request_id, count + tokens) for request_id, tokens in extras)
+        return Outcome(count, produced, stopped, failed)
+
+    def wait(self) -> bool:
+        """Return False: recorded rounds do not wait. Raises `BadInput` when facts are left over."""
+        if self._next < len(self._facts):
+            fact = self._facts[self._next]
+            what = f"request {fact.ask.id} arrives" if fact.ask else f"{fact.cancel} is cancelled"
+            raise _unlike(fact.round, f"{what}, but before it nothing was left to run")
+        if self._at:
+            index = min(self._at)
+            raise _unlike(index, f"{_in_words(self._at[index][0])}, but that round never ran")
+        return False
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # ------------------------------------------------------------------------------------------
+
+    def _count(self, round: Round) -> int:
+        """Return the repeats until something is known to happen; what happens comes last."""
+        index, count = round.index, round.repeat
+        if count == 1:
+            return 1
+        stops_before = [_next(self._cancel_rounds, index), _next(self._fail_rounds, index)]
+        if round.wakes and self._next < len(self._facts):
+            stops_before.append(self._facts[self._next].round)
+        for at in stops_before:
+            count = min(count, at - index) if at > index else count
+        at = bisect_left(self._last_rounds, index)
+        if at < len(self._last_rounds):
+            count = min(count, self._last_rounds[at] - index + 1)
+        return count
+
+    def _check(
+        self,
+        round: Round,
+        count: int,
+        failed: tuple[tuple[int, str], ...],
+        stopped: tuple[int, ...],
+        extras: list[tuple[int, int]],
+    ) -> None:
+        """Raise `BadInput` unless such a round could have had such an outcome."""
+        index = round.index + count - 1
+        num = len(round.ops) + len(round.decode)
+        for position, _ in failed:
+            if position >= num:
+                raise _unlike(index, f"operation {position} fails, but the round has {num}")
+        for op in round.ops:
+            if isinstance(op, End):
+                self._yielded.pop(op.id, None)
+        for request_id in round.decode:
+            rounds, more = self._yielded.get(request_id, (0, 0))
+            self._yielded[request_id] = (rounds + count, more)
+        for request_id in stopped:
+            if request_id not in round.decode and request_id not in self._before:
+                raise _unlike(index, f"request {request_id} stops, but was not decoding")
+        for request_id, tokens in extras:
+            if request_id not in round.decode:
+                raise _unlike(index, f"request {request_id} yields tokens, but was not decoding")
+            rounds, more = self._yielded[request_id]
+            more += tokens
+            if not 0 <= rounds + more <= rounds * self._step_tokens:
+                raise _unlike(
+                    index,
+                    f"request {request_id} has yielded {rounds + more} tokens in {rounds} steps of"
+                    f" at most {self._step_tokens}",
+                )
+            self._yielded[request_id] = (rounds, more)
+
+
+def _next(rounds: list[int], index: int) -> int:
+    """Return the first of the sorted `rounds` after `index`, or -1."""
+    at = bisect_right(rounds, index)
+    return rounds[at] if at < len(rounds) else -1
+
+
+def _in_words(record: FactRecord) -> str:
+    match record:
+        case FailRecord():
+            return f"operation {record.position} fails"
+        case StopRecord():
+            return f"request {record.id} stops"
+        case _:
+            return f"request {record.id} yields {record.tokens:+d} tokens"
+
+
+def _unlike(index: int, what: str) -> BadInput:
+    return BadInput(
+        f"the facts cannot be replayed: in round {index} {what}",
+        "replay them under the settings they were recorded with, unchanged",
+    )

@@ -1,0 +1,193 @@
+"""Replay the facts of a real run through a fresh scheduler, and say whether it decides the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from qwisp.cost import CostModel
+from qwisp.errors import BadInput, BadTrace, CheckFailed
+from qwisp.scheduling.contract import LogEntry
+from qwisp.scheduling.drive import drive
+from qwisp.scheduling.layout import MAX_SESSIONS, Layout, SessionSize, parse_layout
+from qwisp.scheduling.row_space import RowSpace
+from qwisp.scheduling.scheduler import Scheduler
+from qwisp.scheduling.settings import Settings
+from qwisp.sim.cost_executor import CostExecutor
+from qwisp.sim.facts_executor import FactsExecutor
+from qwisp.sim.recorded_facts import log_digest
+from qwisp.trace.facts_file import FactRecord, FactsHeader, read_facts
+
+
+class FlatBytes(NamedTuple):
+    """Bytes of a session whose rows all cost the same."""
+
+    row_bytes: int
+    fixed_bytes: int
+
+    def bytes(self, rows: int) -> int:
+        """Return the bytes of one session of `rows` rows."""
+        return self.fixed_bytes + rows * self.row_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactsReplay:
+    """What a fresh scheduler decided on recorded facts.
+
+    `recorded_sha256` is the digest of the run's own log where its header has one. `clock` holds
+    estimated times of the same rounds where a cost model was given.
+    """
+
+    header: FactsHeader
+    records: tuple[FactRecord, ...]
+    scheduler: Scheduler
+    log: tuple[LogEntry, ...]
+    log_sha256: str
+    recorded_sha256: str | None
+    clock: CostExecutor | None
+
+    @property
+    def equal(self) -> bool | None:
+        """Whether the decisions equal the recorded ones; None when the file does not say."""
+        return None if self.recorded_sha256 is None else self.recorded_sha256 == self.log_sha256
+
+    def require_equal(self, log: Sequence[LogEntry] | None = None) -> None:
+        """Raise `CheckFailed` unless the log equals `log`, or the digest in the header.
+
+        Raises `BadInput` when there is nothing to compare with.
+        """
+        if log is not None:
+            where = first_difference(self.log, log)
+            if where is not None:
+                raise CheckFailed(
+                    f"the replay decides differently: {where}",
+                    "compare settings and versions of both runs",
+                )
+        elif self.equal is None:
+            raise BadInput(
+                "the facts name no log to compare with", "write log_sha256 into their header"
+            )
+        elif not self.equal:
+            raise CheckFailed(
+                f"the replay's log has digest {self.log_sha256[:16]}, the run's"
+                f" {self.recorded_sha256[:16]}",
+                "a fact was changed, or the settings or versions of the two runs differ",
+            )
+
+
+def replay_facts(
+    facts: str | Path | tuple[FactsHeader, Sequence[FactRecord]],
+    *,
+    size: SessionSize | None = None,
+    cost: CostModel | None = None,
+) -> FactsReplay:
+    """Return the decisions of a fresh scheduler on the facts of a file, or of header and records.
+
+    `size` is needed only where bytes decide (`per_request`) and the header does not tell them;
+    with `cost` the rounds also get estimated times. Raises `BadInput` when the facts cannot belong
+    to a run under these settings, `BadTrace` when the file cannot be read, `NotCalibrated`.
+    """
+    header, records = read_facts(facts) if isinstance(facts, str | Path) else facts
+    layout, size = layout_of(header, size)
+    settings = settings_of(header)
+    clock = CostExecutor([], cost.require(), size) if cost is not None else None
+    scheduler = Scheduler(RowSpace(layout, size), settings)
+    executor = FactsExecutor(records, step_tokens=settings.step_tokens, clock=clock)
+    drive(scheduler, executor)
+    log = tuple(scheduler.log)
+    return FactsReplay(
+        header=header,
+        records=tuple(records),
+        scheduler=scheduler,
+        log=log,
+        log_sha256=log_digest(log),
+        recorded_sha256=_text(header, "log_sha256", None),
+        clock=clock,
+    )
+
+
+def settings_of(header: FactsHeader) -> Settings:
+    """Return the settings a header names; what it leaves out has its default. Raises `BadInput`."""
+    default = Settings()
+    return Settings(
+        order=header.order,
+        budget_tokens=header.budget_tokens,
+        chunk_tokens=header.chunk_tokens,
+        step_tokens=_whole(header, "step_tokens", default.step_tokens),
+        grow_tokens=_whole(header, "grow", default.grow_tokens),
+        gen_cap_tokens=_whole(header, "gen_cap", default.gen_cap_tokens),
+        max_passed=_whole(header, "max_passed", default.max_passed),
+        chunk_rule=_text(header, "chunk_rule", default.chunk_rule),  # type: ignore[arg-type]
+    )
+
+
+def layout_of(header: FactsHeader, size: SessionSize | None) -> tuple[Layout, SessionSize]:
+    """Return the layout a header names and the bytes its sessions take. Raises `BadInput`."""
+    if header.width > MAX_SESSIONS:
+        raise _bad("W", header.width, f"at most {MAX_SESSIONS} lanes")
+    row_bytes = _whole(header, "row_bytes", None)
+    if size is None and row_bytes is not None:
+        size = FlatBytes(row_bytes, _whole(header, "fixed_bytes", 0))
+    context = _whole(header, "context", None)
+    memory_bytes = _whole(header, "memory_bytes", None)
+    if header.layout.strip().lower().startswith("per_request"):
+        if size is None:
+            raise BadInput(
+                "the facts have layout per_request, where bytes decide, but name no bytes",
+                "write row_bytes and fixed_bytes into their header, or name the model",
+            )
+    elif memory_bytes is None or size is None:
+        # Fixed sessions are counted, not measured: every one shall cost one byte of so many.
+        size = FlatBytes(0, 1)
+        memory_bytes = _whole(header, "sessions", header.width)
+    layout = parse_layout(
+        header.layout,
+        size=size,
+        memory_bytes=memory_bytes or 0,
+        model_context_tokens=_whole(header, "model_context", context or 2**30),
+        own_context_tokens=context,
+        lanes=header.width,
+    )
+    return layout, size
+
+
+def first_difference(log: Sequence[LogEntry], other: Sequence[LogEntry]) -> str | None:
+    """Return the first place where two logs differ, in words, or None when they are equal.
+
+    >>> entry = LogEntry(3, 1, "admit", 7, (0, 0, ""))
+    >>> first_difference([entry], [entry._replace(round=4)])
+    "entry 0: (3, 1, 'admit', 7, (0, 0, '')) against (4, 1, 'admit', 7, (0, 0, ''))"
+    """
+    for number, (one, two) in enumerate(zip(log, other, strict=False)):
+        if one != two:
+            return f"entry {number}: {tuple(one)} against {tuple(two)}"
+    if len(log) != len(other):
+        return f"{len(log)} entries against {len(other)}"
+    return None
+
+
+def _whole(header: FactsHeader, key: str, default: int | None) -> int | None:
+    value = dict(header.extra).get(key, default)
+    if value is default:
+        return default
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise _bad(key, value, "a whole number from 0 to 2^63 - 1")
+    return value
+
+
+def _text(header: FactsHeader, key: str, default: str | None) -> str | None:
+    value = dict(header.extra).get(key, default)
+    if value is not default and type(value) is not str:
+        raise _bad(key, value, "text")
+    return value
+
+
+def _bad(key: str, value: object, what: str) -> BadTrace:
+    return BadTrace(
+        f"facts: line 1, column {key}: {str(value)[:40]!r} is not {what}",
+        "correct the header",
+        1,
+        key,
+    )
