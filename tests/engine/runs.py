@@ -71,7 +71,7 @@ class Watch:
         self.rounds: list[Round] = []
         self.facts, self.wait, self.close = inner.facts, inner.wait, inner.close
 
-    def run(self, round: Round):  # noqa: ANN201
+    def run(self, round: Round):
         self.rounds.append(round)
         return self.inner.run(round)
 
