@@ -13,7 +13,7 @@ from pathlib import Path
 
 import altair as alt
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from qwisp import charts
 from qwisp.errors import BadInput
@@ -88,7 +88,8 @@ def _picture(chart: alt.TopLevelMixin) -> Markup:
     svg = charts.to_svg(chart)
     if len(svg) <= _MAX_SVG_BYTES:
         return Markup(svg)  # the renderer has escaped the texts: a test holds it to that
-    return Markup('<img alt="{}" src="{}">').format(escape(_title(chart)), charts.to_png_url(chart))
+    url, width = charts.to_png(chart)
+    return Markup('<img alt="{}" width="{}" src="{}">').format(_title(chart), width, url)
 
 
 def _title(chart: alt.TopLevelMixin) -> str:

@@ -8,10 +8,19 @@ from typing import Any
 import polars as pl
 
 from qwisp import charts
+from qwisp.memory.projection import Term
+from qwisp.planner import Plan
+from qwisp.receipts.stamp import Stamp
 from qwisp.report.page import Figure, Heading, Page, Table
-from qwisp.units import format_bytes
+from qwisp.units import format_bytes, format_tokens
 
 _COUNTS = ("finished", "truncated", "refused", "failed", "cancelled", "moves", "pauses")
+_SEGMENTS = {"id": pl.Int64, "slot": pl.Int64, "phase": pl.String} | dict.fromkeys(
+    ("begin_s", "end_s"), pl.Float64
+)
+_LOAD = {"time_s": pl.Float64, "waiting": pl.Int64} | dict.fromkeys(
+    ("allocated_bytes", "held_bytes", "used_bytes"), pl.Float64
+)
 
 
 def plan_page(
@@ -29,25 +38,20 @@ def plan_page(
     `memory` has the columns `term`, `bytes`; `segments` and `load` are the frames of the run that
     is recommended (`qwisp.sim.run.Run`), `sessions` the names of its sessions by slot.
     """
-    offered = document["offered"]
-    facts = [
-        ("model", str(document["model"])),
-        ("machine", str(document["machine"])),
-        ("memory for sessions", format_bytes(document["memory_bytes"])),
-        ("offered load", f"{offered['ratio']:.3g} of capacity as recorded"),
-        ("compared at", f"{document['rate']}"),
-    ]
     return Page(
         title=f"Sessions for {document['model']} on {document['machine']}",
         verdict=document["verdict"],
         why=document["why"],
         command=command,
-        facts=facts,
-        tables=[candidate_table(document["candidates"])],
+        facts=_facts(document),
+        tables=[
+            candidate_table(document["candidates"], document["best"]),
+            waits_table(document["candidates"]),
+        ],
         figures=[
             Figure(
-                chart=charts.memory_by_term(memory, limit_bytes=document["memory_bytes"]),
-                caption="Memory of the recommended sessions by term, against what they may take.",
+                chart=charts.memory_by_term(memory),
+                caption="Memory by term: what comes before any session, and the sessions shown.",
             ),
             Figure(
                 chart=charts.ttft_by_candidate(quantile_frame(document["candidates"], "ttft_s")),
@@ -55,7 +59,7 @@ def plan_page(
             ),
             Figure(
                 chart=charts.sessions_over_time(segments, sessions=sessions),
-                caption="The recommended layout: one row a session, one bar a stream.",
+                caption="One row a session, one bar a stream: each colour is what the stream does.",
             ),
             Figure(chart=charts.queue_depth(charts.thinned(load))),
             Figure(chart=charts.bytes_over_time(charts.thinned(load))),
@@ -64,17 +68,54 @@ def plan_page(
     )
 
 
-def candidate_table(candidates: Sequence[Mapping[str, Any]]) -> Table:
-    """Return one row a candidate; one that does not fit says by its bytes why it was not run."""
+def page_of(
+    plan: Plan, document: Mapping[str, Any], terms: Sequence[Term] = (), *, command: str
+) -> Page:
+    """Return the page of a plan, its document and the memory `terms` that come before sessions.
+
+    Shows the recommended candidate over time, or the first that fits when none is recommended.
+    """
+    ran = [candidate for candidate in plan.candidates if candidate.run is not None]
+    shown = plan.best or (ran[0] if ran else None)
+    rows = [(term.name, term.num_bytes) for term in terms if term.num_bytes is not None]
+    if shown is not None:
+        rows.append((f"sessions {shown.layout.text}", shown.num_bytes))
+    here = Stamp.here()
+    return plan_page(
+        document,
+        memory=pl.DataFrame(rows, schema={"term": pl.String, "bytes": pl.Int64}, orient="row"),
+        segments=shown.run.segments if shown else pl.DataFrame(schema=_SEGMENTS),
+        load=shown.run.load if shown else pl.DataFrame(schema=_LOAD),
+        sessions=[format_tokens(n) for n in shown.layout.contexts] if shown else (),
+        command=command,
+        stamp=[*here.machine, *here.packages, ("commit", here.commit or "none")],
+    )
+
+
+def candidate_table(candidates: Sequence[Mapping[str, Any]], best: str | None = None) -> Table:
+    """Return one row a candidate, the `best` marked; one that does not fit says so by its bytes."""
     numbers = ["bytes", *_COUNTS, "TTFT p50 (s)", "TTFT p95 (s)", "E2E p95 (s)"]
     headings = [
         Heading(title="layout"),
-        *[Heading(title=title, is_number=True) for title in numbers],
         Heading(title="verdict"),
-        Heading(title="waits by binding resource"),
+        *[Heading(title=title, is_number=True) for title in numbers],
     ]
+    rows = [_row(candidate, best) for candidate in candidates]
+    return Table(title="Candidates", columns=headings, rows=rows)
+
+
+def waits_table(candidates: Sequence[Mapping[str, Any]]) -> Table:
+    """Return how many requests waited for what, one column a binding resource."""
+    ran = [candidate for candidate in candidates if candidate["feasible"]]
+    names = sorted({name for candidate in ran for name in candidate["waits_by_binding"] or ()})
+    headings = [Heading(title=name, is_number=True) for name in names]
     return Table(
-        title="Candidates", columns=headings, rows=[_row(candidate) for candidate in candidates]
+        title="Requests that waited, by binding resource" if names else "No request waited",
+        columns=[Heading(title="layout"), *headings],
+        rows=[
+            [str(c["layout"]), *[f"{(c['waits_by_binding'] or {}).get(n, 0):,}" for n in names]]
+            for c in ran
+        ],
     )
 
 
@@ -91,19 +132,32 @@ def quantile_frame(candidates: Sequence[Mapping[str, Any]], key: str) -> pl.Data
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _row(candidate: Mapping[str, Any]) -> list[str]:
-    head = [str(candidate["layout"]), format_bytes(candidate["bytes"])]
-    if not candidate["feasible"]:
-        return [*head, *["-"] * (len(_COUNTS) + 3), "does not fit", "-"]
-    waits = candidate["waits_by_binding"] or {}
+def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    ratio = document["offered"]["ratio"]
+    load = "a burst: all at once" if ratio is None else f"{ratio:.3g} x capacity as recorded"
     return [
-        *head,
+        ("model", str(document["model"])),
+        ("machine", str(document["machine"])),
+        ("trace", str(document["trace"])),
+        ("memory for sessions", format_bytes(document["memory_bytes"])),
+        ("offered load", load),
+        ("compared at", f"{document['rate']:g}x of the recorded arrivals"),
+    ]
+
+
+def _row(candidate: Mapping[str, Any], best: str | None) -> list[str]:
+    layout, size = str(candidate["layout"]), format_bytes(candidate["bytes"])
+    if not candidate["feasible"]:
+        return [layout, "does not fit", size, *["-"] * (len(_COUNTS) + 3)]
+    recommended = ", recommended" if layout == best else ""
+    return [
+        layout,
+        f"{candidate['verdict']}{recommended}",
+        size,
         *[f"{candidate[name]:,}" for name in _COUNTS],
         _quantile(candidate["ttft_s"], "p50"),
         _quantile(candidate["ttft_s"], "p95"),
         _quantile(candidate["e2e_s"], "p95"),
-        str(candidate["verdict"]),
-        ", ".join(f"{name} {count:,}" for name, count in waits.items()) or "none",
     ]
 
 

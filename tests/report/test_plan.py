@@ -31,11 +31,13 @@ DOCUMENT = {
     "schema": 1,
     "model": "m<script>",
     "machine": "box",
+    "trace": "agents",
     "memory_bytes": 12 * GIB,
     "offered": {"load": 30.0, "capacity": 1.0, "ratio": 30.0},
     "rate": 0.04,
     "verdict": "overloaded",
     "why": "needs 30 such machines",
+    "best": "16384x11",
     "candidates": [RAN, TOO_BIG],
 }
 
@@ -60,8 +62,8 @@ def html(**changes: object) -> str:
     return to_html(page)
 
 
-def cells(text: str) -> list[list[str]]:
-    table = text[text.index("Candidates") :]
+def cells(text: str, title: str = "Candidates") -> list[list[str]]:
+    table = text[text.index(title) :]
     rows = re.findall(r"<tr>(.*?)</tr>", table[: table.index("</table>")], re.DOTALL)
     return [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
 
@@ -70,10 +72,12 @@ def test_every_candidate_stands_in_the_table_with_its_figures() -> None:
     head, ran, too_big = cells(html())
     assert len(head) == len(ran) == len(too_big)
     shown = dict(zip(head, ran, strict=True))
+    assert shown["verdict"] == "stable, recommended"
     assert shown["finished"] == "97"
     assert shown["truncated"] == "3"
     assert shown["TTFT p95 (s)"] == "9.5"
-    assert shown["waits by binding resource"] == "no free session large enough 12"
+    waits = cells(html(), "Requests that waited")
+    assert waits == [["layout", "no free session large enough"], ["16384x11", "12"]]
 
 
 def test_a_layout_that_does_not_fit_shows_its_bytes_and_no_figures() -> None:
@@ -89,6 +93,12 @@ def test_the_page_has_verdict_five_charts_and_no_markup_from_names() -> None:
     assert text.index("overloaded") < text.index("needs 30 such machines") < text.index("<table")
     assert text.count("<figure>") == 5
     assert "<script>" not in text
+
+
+def test_a_burst_has_no_load_ratio_and_nothing_may_be_recommended() -> None:
+    text = html(offered={"load": None, "capacity": 1.0, "ratio": None}, best=None)
+    assert "a burst: all at once" in text
+    assert "recommended" not in text
 
 
 def test_a_plan_without_any_finished_request_still_has_a_page() -> None:
