@@ -1,0 +1,187 @@
+"""A repeated round closed over its repeats is the same run as every step taken alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+
+import pytest
+
+from qwisp.cost import CostModel, load_cost
+from qwisp.memory.session_bytes import SessionBytes
+from qwisp.scheduling.contract import Ask
+from qwisp.scheduling.drive import drive
+from qwisp.scheduling.layout import parse_layout
+from qwisp.scheduling.row_space import RowSpace
+from qwisp.scheduling.scheduler import Scheduler
+from qwisp.scheduling.settings import Settings
+from qwisp.scheduling.wrappers import Recorded, Stepwise
+from qwisp.sim.cost_executor import CostExecutor
+from qwisp.sim.record import RequestRecord
+from qwisp.sim.replay import arrivals, settings_for
+from qwisp.sim.replay_facts import FlatBytes
+from qwisp.spec.catalog import load_model
+from qwisp.trace.read import read_trace
+
+LAYOUTS = (
+    "200,100x2,50x3",
+    "50x4,400",
+    "120x3",
+    "whole_window:2",
+    "fixed_arena:150",
+    "per_request:600",
+    "per_request:1500",
+)
+
+
+def random_cost(rng: Random, chunk_tokens: int) -> CostModel:
+    """Coefficients of every size, zero included; depths that saturate in a window."""
+    widths = sorted(rng.sample(range(1, 9), rng.randint(1, 3)))
+    step_ps = 0
+    table = []
+    for width in widths:
+        step_ps += rng.randint(0, 500)
+        table.append((width, max(1, step_ps)))
+    return CostModel(
+        name="random",
+        machine="none",
+        model="none",
+        chunk_tokens=chunk_tokens,
+        chunk_rule=rng.choice(["aligned", "ceil"]),
+        round_ps=rng.choice([0, rng.randint(1, 300)]),
+        chunk_ps=rng.choice([0, rng.randint(1, 900)]),
+        token_ps=rng.randint(0, 9),
+        depth_ps=rng.choice([0, 1]),
+        window_depth_ps=rng.choice([0, 2]),
+        window_tokens=rng.choice([8, 40]),
+        step_ps_by_width=tuple(table),
+        row_ps=rng.choice([0, 0, 1, 3]),
+        copy_bytes_per_s=rng.choice([10**9, 10**12]),
+    )
+
+
+def random_workload(rng: Random) -> tuple[list, list]:
+    """Simultaneous arrivals, bursts and idle gaps; prompts of one token; cancels at any time."""
+    gap_ps = rng.choice([10, 500, 5_000, 50_000])
+    now_ps, asks, cancels = 0, [], []
+    for number in range(rng.randint(1, 40)):
+        now_ps += rng.choice([0, 0, rng.randint(0, gap_ps), rng.randint(0, 40 * gap_ps)])
+        prompt = rng.choice([1, 2, rng.randint(1, 30), rng.randint(1, 260)])
+        output = rng.choice([1, rng.randint(1, 20), rng.randint(1, 200)])
+        max_new = rng.choice([None, output, rng.randint(1, 120)])
+        asks.append((now_ps, Ask(number, prompt, max_new), output))
+        if rng.random() < 0.15:
+            cancels.append((now_ps + rng.randint(0, 60 * gap_ps), number))
+    return asks, cancels
+
+
+def replayed(layout_text: str, settings: Settings, cost: CostModel, work: tuple, stepwise: bool):
+    size = FlatBytes(1, 20)
+    layout = parse_layout(
+        layout_text, size=size, memory_bytes=500, model_context_tokens=400, own_context_tokens=130
+    )
+    scheduler = Scheduler(RowSpace(layout, size), settings)
+    inner = CostExecutor(work[0], cost, size, cancels=work[1])
+    recorded = Recorded(Stepwise(inner) if stepwise else inner)
+    drive(scheduler, recorded)
+    scheduler.check()
+    return scheduler, inner, recorded
+
+
+def life(record: RequestRecord) -> dict[str, object]:
+    """Everything that happened to a request: first token, finish, moves, pauses, tokens."""
+    return {name: getattr(record, name) for name in RequestRecord.__slots__}
+
+
+def assert_equal_runs(closed: tuple, single: tuple) -> None:
+    assert closed[0].log == single[0].log
+    assert closed[0].counts == single[0].counts
+    assert closed[0].index == single[0].index
+    assert closed[1].now_ps == single[1].now_ps
+    assert closed[1].records.keys() == single[1].records.keys()
+    for request_id, record in closed[1].records.items():
+        assert life(record) == life(single[1].records[request_id]), request_id
+    assert closed[2].num_rounds == single[2].num_rounds == single[2].num_runs
+    assert closed[2].facts_seen == single[2].facts_seen
+    assert closed[2].stops == single[2].stops
+
+
+SEEDS = 300
+
+
+def run_seed(seed: int, *, stepwise: bool) -> tuple:
+    rng = Random(seed)
+    cost = random_cost(rng, rng.choice([1, 4, 16, 64]))
+    settings = settings_for(
+        cost,
+        order=rng.choice(["fcfs", "first_fit", "sjf"]),
+        max_passed=rng.choice([0, 1, 64]),
+        step_tokens=rng.choice([1, 1, 2, 5]),
+        grow_tokens=rng.choice([1, 8, 30, 8192]),
+        gen_cap_tokens=rng.choice([5, 100, 16384]),
+        budget_tokens=rng.choice([0, 1, 16, 50, 1024]),
+    )
+    work = random_workload(rng)
+    return replayed(rng.choice(LAYOUTS), settings, cost, work, stepwise)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 50))
+def test_random_workloads_give_the_same_run_closed_or_step_by_step(first: int) -> None:
+    for seed in range(first, first + 50):
+        assert_equal_runs(run_seed(seed, stepwise=False), run_seed(seed, stepwise=True))
+
+
+def test_the_random_workloads_hold_what_they_are_meant_to_hold() -> None:
+    seen: Counter[str] = Counter()
+    calls = rounds = 0
+    for seed in range(SEEDS):
+        scheduler, _, recorded = run_seed(seed, stepwise=False)
+        calls, rounds = calls + recorded.num_runs, rounds + recorded.num_rounds
+        seen.update(entry.kind for entry in scheduler.log)
+    for kind in ("admit", "decode", "wait", "move", "pause", "resume"):
+        assert seen[kind] >= 20, seen
+    for kind in ("finished", "refused", "cancelled"):
+        assert seen[kind] >= 20, seen
+    assert rounds >= 2 * calls
+
+
+MODEL, MACHINE = "qwen3.6-35b-a3b", "m1-max-64gb"
+
+
+@pytest.fixture(scope="module")
+def azure_500(request: pytest.FixtureRequest) -> list:
+    path = request.getfixturevalue("traces_dir") / "azure_llm_2023_conv.csv"
+    trace = read_trace(path)
+    return [
+        arrivals(replace(trace, requests=trace.requests[:500]), rate)
+        for rate in (Fraction(1), Fraction(1, 20))
+    ]
+
+
+@pytest.mark.truth
+@pytest.mark.parametrize("layout_text", ["65536,32768x3,16384x11", "2048x6,8192x2", "per_request"])
+@pytest.mark.parametrize("step_tokens", [1, 5])
+def test_500_real_requests_give_the_same_run_in_few_calls(
+    azure_500: list, layout_text: str, step_tokens: int
+) -> None:
+    cost, size = load_cost(MODEL, MACHINE), SessionBytes(load_model(MODEL))
+    layout = parse_layout(
+        layout_text, size=size, memory_bytes=12 << 30, model_context_tokens=262_144
+    )
+    settings = settings_for(cost, grow_tokens=256, step_tokens=step_tokens)
+    for asks in azure_500:
+        runs = []
+        for wrap in (lambda inner: inner, Stepwise):
+            scheduler = Scheduler(RowSpace(layout, size), settings)
+            inner = CostExecutor(
+                asks, cost, size, cancels=[(t + 10**13, a.id) for t, a, _ in asks[::9]]
+            )
+            recorded = Recorded(wrap(inner))
+            drive(scheduler, recorded)
+            runs.append((scheduler, inner, recorded))
+        closed, single = runs
+        assert_equal_runs(closed, single)
+        assert closed[2].num_rounds >= 2 * closed[2].num_runs
+        assert single[2].num_rounds == single[2].num_runs
