@@ -35,8 +35,8 @@ class Summary:
     """What a run comes to. `load_ratio` is offered load over capacity at the replayed rate.
 
     `truncated` counts replies cut by their maximum; they are finished, but outside goodput.
-    `mean_decoding` is the decoders of a round, averaged over time. `passed` tells how often a
-    later request went first, `most_passed` how often one request suffered it.
+    `mean_decoding` is the decoders of a round, averaged over time; `extrapolated` the share of
+    reply tokens that came at widths beyond the measured decode table.
     """
 
     requests: int
@@ -56,6 +56,7 @@ class Summary:
     makespan_s: float
     output_tokens_per_s: float
     mean_decoding: float
+    extrapolated: float
     load_ratio: float | None
     verdict: Verdict
     why: str
@@ -85,6 +86,9 @@ def summarize(run: Run) -> Summary:
     waits = frame["waited_for"].drop_nulls().value_counts(name="n")
     busy = (np.array(rounds.end_ps, float) - np.array(rounds.begin_ps, float)) / 1e12
     decoding = float((busy * np.array(rounds.width)).sum())
+    widths = np.array(rounds.width, dtype=np.int64)
+    tokens = widths * np.array(rounds.rounds, dtype=np.int64)
+    beyond = np.array([run.cost.is_extrapolated(w) for w in range(int(widths.max(initial=0)) + 1)])
     offered = offered_load(run.trace, run.cost, budget=run.settings.budget_tokens)
     verdict, why, ratio = judge(run, offered)
     return Summary(
@@ -105,6 +109,7 @@ def summarize(run: Run) -> Summary:
         makespan_s=makespan_s,
         output_tokens_per_s=int(frame["produced_tokens"].sum()) / makespan_s if makespan_s else 0.0,
         mean_decoding=decoding / makespan_s if makespan_s else 0.0,
+        extrapolated=float(tokens[beyond[widths]].sum() / max(1, tokens.sum())),
         load_ratio=ratio,
         verdict=verdict,
         why=why,

@@ -11,6 +11,7 @@ from qwisp.trace.request import Trace
 
 SAMPLE_REQUESTS = 2000
 MAX_REPLAYS = 12
+LOWEST_SHARE = 256  # of the rate at which load meets capacity; below it nothing is called serving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,12 @@ def sustain(
         return run_at(some, rate).summary.verdict == "stable"
 
     high = _rounded(1 / load_ratio if load_ratio else 1.0)
-    low = Fraction(0)
+    low, lowest = Fraction(0), high / LOWEST_SHARE
     if stable(sample, high):
         low = high
     while replays < MAX_REPLAYS and (low == 0 or high > low * Fraction(51, 50)):
         middle = _rounded(float(high) / 4 if low == 0 else float(low * high) ** 0.5)
-        if middle in (low, high):
+        if middle in (low, high) or middle < lowest:
             break
         if stable(sample, middle):
             low = middle

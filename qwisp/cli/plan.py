@@ -1,0 +1,168 @@
+"""`qwisp plan`: model + machine + trace -> session list, comparison, verdict, report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qwisp.cli import output
+from qwisp.cli.replay_options import Question, replay_options
+from qwisp.errors import BadInput
+from qwisp.planner import Plan, make_plan
+from qwisp.planner.candidates import Proposal
+from qwisp.planner.document import plan_document
+from qwisp.units import format_bytes
+
+COLUMNS = (
+    output.Column("layout"),
+    output.Column("bytes", "memory", format_bytes),
+    output.Column("finished"),
+    output.Column("lost", "refused, failed, cut"),
+    output.Column("moves"),
+    output.Column("pauses"),
+    output.Column("waited", "waited"),
+    output.Column("ttft_p50_s", "TTFT p50 (s)"),
+    output.Column("ttft_p95_s", "p95 (s)"),
+    output.Column("e2e_p95_s", "E2E p95 (s)"),
+    output.Column("easier_ttft_p95_s", "TTFT p95 at 0.8 (s)"),
+    output.Column("sustained_rate", "sustains"),
+    output.Column("verdict"),
+)
+
+
+@click.command()
+@replay_options
+@click.option("--layout", "layouts", multiple=True, help="Compare these instead; repeatable.")
+@click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
+@output.formats
+def command(
+    ask: Callable[[], Question], layouts: tuple[str, ...], report: Path | None, output_format: str
+) -> None:
+    """Plan sessions for a model, a machine and a trace.
+
+    Without --rate the candidates are compared at the highest arrival rate the best one sustains.
+    """
+    q = ask()
+    proposals = tuple(Proposal(text, q.own_context_tokens) for text in layouts)
+    plan = make_plan(
+        q.model,
+        q.cost,
+        q.trace,
+        q.memory_bytes,
+        layouts=proposals,
+        settings=q.settings,
+        rate=q.rate,
+        max_new=q.max_new,
+        own_context_tokens=q.own_context_tokens,
+        progress=_progress,
+    )
+    document = plan_document(plan, q.machine.name)
+    rows = [row(candidate) for candidate in document["candidates"]]
+    if output_format == "table":
+        _head(q, plan)
+    output.emit(rows, COLUMNS, output_format, document=document)
+    output.note(f"verdict: {plan.verdict}", output_format)
+    output.note(f"why: {plan.why}", output_format)
+    for line in remarks(plan):
+        output.note(line, output_format)
+    if report is not None:
+        size = _write_report(report, q, plan, document)
+        output.note(f"report: {report} ({format_bytes(size)})", output_format)
+
+
+def row(candidate: dict[str, Any]) -> dict[str, Any]:
+    """Return a candidate as a table row."""
+    own = candidate["context_tokens"]
+    flat = {
+        **candidate,
+        "layout": candidate["layout"] + (f" --context {own}" if own else ""),
+        "verdict": candidate["verdict"] or "does not fit",
+    }
+    if candidate["feasible"]:
+        names = ("refused", "failed", "cancelled", "truncated")
+        flat |= {
+            "lost": sum(candidate[name] for name in names),
+            "waited": sum(candidate["waits_by_binding"].values()),
+            "ttft_p50_s": candidate["ttft_s"]["p50"],
+            "ttft_p95_s": candidate["ttft_s"]["p95"],
+            "e2e_p95_s": candidate["e2e_s"]["p95"],
+            "easier_ttft_p95_s": candidate["at_0.8"]["ttft_s"]["p95"],
+        }
+    return flat
+
+
+def remarks(plan: Plan) -> list[str]:
+    """Return what a reader must know about how far the figures carry."""
+    lines = []
+    if plan.best is not None:
+        share = plan.best.run.summary.extrapolated
+        if share > 0:
+            widest = plan.cost.step_ps_by_width[-1][0]
+            lines.append(
+                f"extrapolated: {share:.0%} of the reply tokens come at more than {widest} lanes, "
+                "which nobody measured here"
+            )
+        if plan.best.run.max_new == "oracle":
+            lines.append(
+                "clairvoyant: reply lengths were given to the scheduler (--max-new oracle)"
+            )
+        lines.append(f"next: qwisp replay ... --layout {plan.best.proposal}")
+    return lines
+
+
+def _head(q: Question, plan: Plan) -> None:
+    click.echo(
+        f"{q.model.name} on {q.machine.name}, {q.trace.name}: {len(q.trace.requests):,} requests"
+    )
+    if q.memory_terms:
+        terms = " - ".join(f"{t.name} {format_bytes(t.num_bytes or 0)}" for t in q.memory_terms)
+        click.echo(
+            f"memory for sessions: {q.machine.name} may use {format_bytes(q.machine.usable_bytes)}"
+            f" - {terms} = {format_bytes(q.memory_bytes)}"
+        )
+    else:
+        click.echo(f"memory for sessions: {format_bytes(q.memory_bytes)}")
+    click.echo(f"offered load: {plan.offered}")
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(text, err=True)
+
+
+def _write_report(path: Path, q: Question, plan: Plan, document: dict[str, Any]) -> int:
+    import polars as pl
+
+    from qwisp.receipts import Stamp
+    from qwisp.report import plan_page, write_report
+
+    shown = plan.best or max(
+        (c for c in plan.candidates if c.run is not None),
+        key=lambda c: c.run.counts["finished"],
+        default=None,
+    )
+    if shown is None:
+        raise BadInput(
+            f"no candidate fits {format_bytes(plan.memory_bytes)}, so {path} would show nothing",
+            "give more --memory or smaller sessions with --layout",
+        )
+    size = shown.run.size
+    fixed = size.bytes(0) * max(1, len(shown.layout.contexts))
+    memory = pl.DataFrame(
+        {"term": ["state and rings", "rows"], "bytes": [fixed, shown.num_bytes - fixed]}
+    )
+    page = plan_page(
+        document,
+        memory=memory,
+        segments=shown.run.segments,
+        load=shown.run.load,
+        sessions=[f"{context:,}" for context in shown.layout.contexts],
+        command=shlex.join(["qwisp", *sys.argv[1:]]),
+        stamp=Stamp.here().machine,
+    )
+    return write_report(page, path)

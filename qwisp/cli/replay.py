@@ -1,0 +1,185 @@
+"""`qwisp replay`: one trace under one layout, or an engine's facts through a fresh scheduler."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import click
+
+from qwisp.cli import output
+from qwisp.cli.plan import COLUMNS, row
+from qwisp.cli.replay_options import Question, replay_options
+from qwisp.errors import BadInput, CheckFailed
+from qwisp.memory.session_bytes import SessionBytes
+from qwisp.planner.document import summary_document
+from qwisp.scheduling.layout import Layout, parse_layout
+from qwisp.sim.replay import replay
+from qwisp.sim.run import Run
+
+_SHOWN = tuple(c for c in COLUMNS if c.key not in ("easier_ttft_p95_s", "sustained_rate"))
+
+
+@click.command()
+@replay_options
+@click.option("--layout", default="whole_window", show_default=True, help="Session list or kind.")
+@click.option("--sustain", "find_rate", is_flag=True, help="Replay at the highest stable rate.")
+@click.option("--check-stepwise", is_flag=True, help="Prove the closed form against single steps.")
+@click.option("--chrome-trace", type=click.Path(path_type=Path), help="Write a trace-event file.")
+@click.option("--facts", type=click.Path(), help="Replay an engine's facts instead of a trace.")
+@output.formats
+def command(
+    ask: Callable[[], Question],
+    layout: str,
+    find_rate: bool,
+    check_stepwise: bool,
+    chrome_trace: Path | None,
+    facts: str | None,
+    output_format: str,
+) -> None:
+    """Replay a trace under one layout: who waited, moved, paused, and why."""
+    if facts is not None:
+        from qwisp.cli.replay_facts import show_facts
+
+        return show_facts(facts, output_format)
+    began = time.process_time()
+    q = ask()
+    size = SessionBytes(q.model, chunk_tokens=q.settings.chunk_tokens)
+    cut = _layout(q, layout, size)
+    read_s, began = time.process_time() - began, time.process_time()
+    rate = q.rate or Fraction(1)
+    if find_rate:
+        rate = _sustained_rate(q, cut, size)
+    run = _run(q, cut, size, rate)
+    replay_s, began = time.process_time() - began, time.process_time()
+    document = replay_document(q, cut, run)
+    tables_s = time.process_time() - began
+    if check_stepwise:
+        _check_stepwise(q, cut, size, run)
+    if chrome_trace is not None:
+        from qwisp.sim.chrome_trace import write_chrome_trace
+
+        write_chrome_trace(run, chrome_trace)
+    output.emit([row({**document, "at_0.8": _NOTHING})], _SHOWN, output_format, document=document)
+    output.note(f"verdict: {run.summary.verdict} at {float(rate):g}x", output_format)
+    output.note(f"why: {run.summary.why}", output_format)
+    for text, count in run.summary.waits_by_binding.items():
+        output.note(f"waited for {text}: {count:,}", output_format)
+    if check_stepwise:
+        output.note("closed form equals single steps in every decision and time", output_format)
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _RSS_UNITS_PER_MIB
+    click.echo(
+        f"CPU: read {read_s:.2f} s, replay {replay_s:.2f} s, tables {tables_s:.2f} s; "
+        f"peak {peak_mib:,.0f} MiB",
+        err=True,
+    )
+    return None
+
+
+# getrusage counts KiB on Linux and bytes on macOS.
+_RSS_UNITS_PER_MIB = 1024 if sys.platform == "linux" else 1024**2
+_NOTHING = {"ttft_s": {"p95": None}}
+
+
+def replay_document(q: Question, layout: Layout, run: Run) -> dict[str, Any]:
+    """Return the document of `qwisp replay --json`: one candidate with its settings."""
+    num_bytes = layout.num_bytes(run.size)
+    return {
+        "schema": "qwisp-replay-1",
+        "model": q.model.name,
+        "machine": q.machine.name,
+        "trace": q.trace.name,
+        "memory_bytes": q.memory_bytes,
+        "rate": float(run.rate),
+        "max_new": run.max_new,
+        "settings": asdict(run.settings),
+        "layout": layout.text,
+        "context_tokens": q.own_context_tokens,
+        "sessions": len(layout.contexts),
+        "largest_session_tokens": layout.context_tokens,
+        "feasible": True,
+        "bytes": num_bytes,
+        **summary_document(run.summary),
+    }
+
+
+def _layout(q: Question, text: str, size: SessionBytes) -> Layout:
+    layout = parse_layout(
+        text,
+        size=size,
+        memory_bytes=q.memory_bytes,
+        model_context_tokens=q.model.context_max_tokens,
+        own_context_tokens=q.own_context_tokens,
+    )
+    needed = layout.num_bytes(size)
+    if needed > q.memory_bytes:
+        raise BadInput(
+            f"layout {text} takes {needed:,} bytes, above the {q.memory_bytes:,} for sessions",
+            "give more --memory, or fewer and smaller sessions",
+        )
+    return layout
+
+
+def _run(
+    q: Question, layout: Layout, size: SessionBytes, rate: Fraction, stepwise: bool = False
+) -> Run:
+    return replay(
+        q.trace,
+        layout,
+        size,
+        q.cost,
+        q.settings,
+        rate=rate,
+        max_new=q.max_new,
+        stepwise=stepwise,
+    )
+
+
+def _sustained_rate(q: Question, layout: Layout, size: SessionBytes) -> Fraction:
+    from qwisp.cost.offered import offered_load
+    from qwisp.sim.sustain import sustain
+
+    if q.rate is not None:
+        raise BadInput("--rate and --sustain exclude each other", "give one of them")
+    offered = offered_load(q.trace, q.cost, budget=q.settings.budget_tokens)
+    found = sustain(
+        q.trace,
+        offered.ratio,
+        lambda trace, rate: replay(
+            trace, layout, size, q.cost, q.settings, rate=rate, max_new=q.max_new
+        ),
+    )
+    if not found.rate:
+        raise CheckFailed(
+            f"{layout.text} keeps up with no rate down to 1/256 of the machine's capacity",
+            "give larger sessions or fewer long requests; --rate replays at any rate all the same",
+        )
+    click.echo(
+        f"sustains {float(found.rate):g}x ({found.num_replays} replays, "
+        f"{'confirmed on all' if found.confirmed else 'not confirmed on all'} "
+        f"{found.num_requests:,} requests)",
+        err=True,
+    )
+    return found.rate
+
+
+def _check_stepwise(q: Question, layout: Layout, size: SessionBytes, run: Run) -> None:
+    single = _run(q, layout, size, run.rate, stepwise=True)
+    pairs = zip(run.log, single.log, strict=False)
+    for ours, theirs in pairs:
+        if ours != theirs:
+            raise CheckFailed(
+                f"closed form decided {ours}, single steps {theirs}",
+                "this is a bug in qwisp: please report it with the trace",
+            )
+    if len(run.log) != len(single.log) or not run.requests.equals(single.requests):
+        raise CheckFailed(
+            "closed form and single steps end with other times",
+            "this is a bug in qwisp: please report it with the trace",
+        )

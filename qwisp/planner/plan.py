@@ -1,0 +1,214 @@
+"""Replay every candidate at a rate the best one sustains, and say which one to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from qwisp.cost import CostModel
+from qwisp.cost.offered import Offered, offered_load
+from qwisp.errors import BadInput
+from qwisp.memory.session_bytes import SessionBytes
+from qwisp.planner.candidates import Proposal, layout_of, proposals
+from qwisp.scheduling.layout import Layout
+from qwisp.scheduling.settings import Settings
+from qwisp.sim.replay import MaxNew, replay, settings_for
+from qwisp.sim.run import Run
+from qwisp.sim.summary import Summary
+from qwisp.sim.sustain import Sustained, sustain
+from qwisp.spec.model import ModelSpec
+from qwisp.trace.request import Trace
+
+EASIER = Fraction(4, 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A layout and what became of the trace under it; `run` is None when it does not fit.
+
+    `easier` is the same at 0.8 of the rate; `sustained` the highest rate it keeps up with.
+    """
+
+    proposal: Proposal
+    layout: Layout
+    num_bytes: int
+    run: Run | None = None
+    easier: Summary | None = None
+    sustained: Sustained | None = None
+
+    @property
+    def feasible(self) -> bool:
+        """It fits the session memory."""
+        return self.run is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The comparison. `best` is the recommended candidate, None when none fits.
+
+    `differs` is False when no candidate moves, waits, pauses, refuses or cuts anything: then the
+    traffic does not tell them apart and none is ranked.
+    """
+
+    model: ModelSpec
+    cost: CostModel
+    trace: Trace
+    memory_bytes: int
+    offered: Offered
+    rate: Fraction
+    candidates: tuple[Candidate, ...]
+    best: Candidate | None
+    differs: bool
+    verdict: str
+    why: str
+
+
+def make_plan(
+    model: ModelSpec,
+    cost: CostModel,
+    trace: Trace,
+    memory_bytes: int,
+    *,
+    layouts: tuple[Proposal, ...] = (),
+    settings: Settings | None = None,
+    rate: Fraction | None = None,
+    max_new: MaxNew = "unset",
+    own_context_tokens: int | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Plan:
+    """Return the plan for a model, its cost on a machine, a trace and bytes for sessions.
+
+    Without `rate` every feasible candidate's highest sustained rate is found, and all are compared
+    at the best of these and at 0.8 of it. Raises `NotCalibrated` when times are unknown and
+    `BadInput` for an empty trace.
+    """
+    if not trace.requests:
+        raise BadInput(f"trace {trace.name!r} holds no request", "give a trace with requests")
+    settings = settings or settings_for(cost)
+    size = SessionBytes(model, chunk_tokens=settings.chunk_tokens)
+    offered = offered_load(trace, cost, budget=settings.budget_tokens)
+    context = model.context_max_tokens
+    found: list[Candidate] = []
+    for proposal in layouts or proposals(trace, size, memory_bytes, context):
+        layout = layout_of(proposal, size, memory_bytes, context, own_context_tokens)
+        if layout is not None:
+            found.append(
+                Candidate(proposal=proposal, layout=layout, num_bytes=layout.num_bytes(size))
+            )
+
+    def run_at(layout: Layout, some: Trace, at: Fraction) -> Run:
+        return replay(some, layout, size, cost, settings, rate=at, max_new=max_new)
+
+    fitting = [c for c in found if c.num_bytes <= memory_bytes]
+    limits: dict[int, Sustained] = {}
+    if rate is None:
+        for candidate in fitting:
+            progress(f"finding the rate that {candidate.proposal} sustains")
+            limits[id(candidate)] = sustain(
+                trace, offered.ratio, lambda t, r, c=candidate: run_at(c.layout, t, r)
+            )
+        rate = max((s.rate for s in limits.values()), default=Fraction(0)) or Fraction(1)
+    done = []
+    for candidate in found:
+        if candidate not in fitting:
+            done.append(candidate)
+            continue
+        progress(f"replaying {candidate.proposal}")
+        done.append(
+            Candidate(
+                proposal=candidate.proposal,
+                layout=candidate.layout,
+                num_bytes=candidate.num_bytes,
+                run=run_at(candidate.layout, trace, rate),
+                easier=run_at(candidate.layout, trace, rate * EASIER).summary,
+                sustained=limits.get(id(candidate)),
+            )
+        )
+    return _conclude(model, cost, trace, memory_bytes, offered, rate, tuple(done))
+
+
+def _conclude(
+    model: ModelSpec,
+    cost: CostModel,
+    trace: Trace,
+    memory_bytes: int,
+    offered: Offered,
+    rate: Fraction,
+    candidates: tuple[Candidate, ...],
+) -> Plan:
+    ran = [c for c in candidates if c.run is not None]
+    best = min(ran, key=_merit, default=None)
+    differs = any(_happened(c.run.summary) for c in ran)
+    overloaded = offered.ratio is not None and offered.ratio > 1
+    verdict = "infeasible" if best is None else best.run.summary.verdict
+    if best is not None and overloaded:
+        verdict = "overloaded"
+    return Plan(
+        model=model,
+        cost=cost,
+        trace=trace,
+        memory_bytes=memory_bytes,
+        offered=offered,
+        rate=rate,
+        candidates=candidates,
+        best=best if differs else None,
+        differs=differs,
+        verdict=verdict,
+        why=_why(offered, rate, best, differs, candidates, memory_bytes),
+    )
+
+
+def _merit(candidate: Candidate) -> tuple:
+    """Lost requests first, then the verdict, then p95 time to first token, then bytes."""
+    s = candidate.run.summary
+    lost = s.refused + s.failed + s.cancelled + s.truncated
+    return (
+        lost,
+        ("stable", "backlogged", "overloaded").index(s.verdict),
+        s.ttft_s.p95 or 0.0,
+        candidate.num_bytes,
+    )
+
+
+def _happened(summary: Summary) -> bool:
+    waits = sum(summary.waits_by_binding.values())
+    return bool(waits or summary.moves or summary.pauses or summary.refused or summary.truncated)
+
+
+def _why(
+    offered: Offered,
+    rate: Fraction,
+    best: Candidate | None,
+    differs: bool,
+    candidates: tuple[Candidate, ...],
+    memory_bytes: int,
+) -> str:
+    if best is None:
+        least = min((c.num_bytes for c in candidates), default=0)
+        return f"no candidate fits {memory_bytes:,} bytes; the smallest takes {least:,}"
+    parts = []
+    if offered.ratio is not None and offered.ratio > 1:
+        parts.append(
+            f"as recorded the trace needs {offered.num_machines} such machines "
+            f"({offered.ratio:.2f} x capacity)"
+        )
+    parts.append(f"compared at {float(rate):g}x of the recorded arrivals")
+    if not differs:
+        parts.append("no candidate moves, waits or refuses anything, so none is ranked")
+        return "; ".join(parts)
+    s = best.run.summary
+    lost = s.refused + s.failed + s.cancelled + s.truncated
+    parts.append(
+        f"{best.proposal} loses {lost:,} of {s.requests:,} and answers 95 % of first tokens "
+        f"within {s.ttft_s.p95 or 0:,.1f} s"
+    )
+    others = [c for c in candidates if c.run is not None and c is not best]
+    if others:
+        second = min(others, key=_merit)
+        t = second.run.summary
+        second_lost = t.refused + t.failed + t.cancelled + t.truncated
+        parts.append(
+            f"next is {second.proposal} with {second_lost:,} lost and {t.ttft_s.p95 or 0:,.1f} s"
+        )
+    return "; ".join(parts)
