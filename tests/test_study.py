@@ -1,0 +1,315 @@
+"""A study's bars stand before its measurements, and its verdict follows from receipts alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from qwisp.cli import main
+from qwisp.errors import BadInput
+from qwisp.receipts import Measured, ReceiptBook, Stamp, read_receipts
+from qwisp.study import Criterion, Study, load_study, run_study, verdict_of
+
+ROOT = Path(__file__).parents[1]
+STAMP = Stamp(machine=(("cores", "2"),), packages=(), commit="0" * 40, is_dirty=False)
+STUDY_FILE = """
+from qwisp.receipts import Measured
+from qwisp.study import Criterion, Study
+
+def measure(book):
+    for width in (2, 3, 4):
+        book.once("share", {"width": width}, lambda w=width: Measured(0.05 * w, "1", "arithmetic"))
+    book.once("mechanisms", {}, lambda: Measured(1, "", "count"))
+
+study = Study(
+    id="toy",
+    question="Is <b>it</b> worth it?",
+    criteria=[
+        Criterion("material", "share", 0.19, "below", "less is noise", "max", 3, unit="1"),
+        Criterion("possible", "mechanisms", 1, "below", "else nothing can be built"),
+    ],
+    protocol="three widths",
+    measure=measure,
+    findings=lambda receipts: [f"{len(receipts)} receipts, a | in it"],
+)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "study.py").write_text(STUDY_FILE)
+    return tmp_path
+
+
+@pytest.fixture
+def study(root: Path) -> Study:
+    return load_study(root, "toy")
+
+
+def run(study: Study, root: Path):
+    ticks = itertools.count(1_700_000_000)
+    return run_study(study, root / study.id, stamp=STAMP, clock=lambda: float(next(ticks)))
+
+
+def rewrite(root: Path, change) -> None:
+    """Put every receipt of the file through `change`, which may drop it by returning None."""
+    path = root / "toy" / "receipts.jsonl"
+    records = [change(json.loads(line)) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records if record))
+
+
+def test_the_criteria_are_the_first_receipt_before_any_probe(root: Path, study: Study) -> None:
+    path = root / "toy" / "receipts.jsonl"
+
+    def look(book: ReceiptBook) -> None:
+        (first,) = read_receipts(path).all
+        assert first.metric == "criteria"
+        assert first.value["criteria"] == study.declaration
+        assert first.criteria_hash == study.criteria_hash
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(replace(study, measure=look), root)
+    assert len(read_receipts(path).all) == 1
+
+
+def test_all_bars_passed_is_go(root: Path, study: Study) -> None:
+    verdict = run(study, root)
+    assert (verdict.word, verdict.why) == ("go", "all 2 criteria are passed")
+    assert [one.value for one in verdict.judged] == [0.2, 1]
+    assert verdict_of(study, root / "toy") == verdict
+
+
+def test_an_edited_receipt_crosses_its_bar(root: Path, study: Study) -> None:
+    run(study, root)
+
+    def lower(record: dict) -> dict:
+        if record["inputs"] == {"width": 4}:
+            record["value"] = 0.18
+        return record
+
+    rewrite(root, lower)
+    verdict = verdict_of(study, root / "toy")
+    assert (verdict.word, verdict.judged[0].value) == ("no-go", 0.18)
+    assert verdict.why == "material: 0.18 1 is below the bar of 0.19"
+
+
+@pytest.mark.parametrize(
+    ("value", "word"), [(0.19, "go"), (0.1899999, "no-go"), (True, "go"), (False, "no-go")]
+)
+def test_a_value_at_the_bar_passes(root: Path, study: Study, value: float, word: str) -> None:
+    run(study, root)
+    rewrite(root, lambda r: r | {"value": value} if r["metric"] == "share" else r)
+    assert verdict_of(study, root / "toy").word == word
+
+
+@pytest.mark.parametrize("metric", ["share", "mechanisms"])
+def test_a_missing_measurement_is_undecided(root: Path, study: Study, metric: str) -> None:
+    run(study, root)
+    left = iter([None])  # the first receipt of the metric goes
+    rewrite(root, lambda r: next(left, r) if r["metric"] == metric else r)
+    verdict = verdict_of(study, root / "toy")
+    assert verdict.word == "undecided"
+    assert verdict.why.startswith("not measured: ")
+    assert run(study, root).word == "go"  # and only that one is measured again
+
+
+def test_no_receipts_are_undecided(root: Path, study: Study) -> None:
+    assert verdict_of(study, root / "toy").word == "undecided"
+
+
+def test_a_torn_last_line_leaves_the_verdict_open_and_the_run_resumes(root, study) -> None:
+    run(study, root)
+    path = root / "toy" / "receipts.jsonl"
+    path.write_bytes(path.read_bytes()[:-30])
+    verdict = verdict_of(study, root / "toy")
+    assert (verdict.word, bool(verdict.torn)) == ("undecided", True)
+    calls = []
+
+    def counted(book: ReceiptBook) -> None:
+        once = book.once
+        book.once = lambda metric, inputs, fn: once(
+            metric, inputs, lambda: (calls.append(metric), fn())[1]
+        )
+        study.measure(book)
+
+    assert run(replace(study, measure=counted), root).word == "go"
+    assert calls == ["mechanisms"]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"bar": 0.1}, "material: bar was 0.19, is 0.1"),
+        ({"kills_when": "above"}, "material: kills_when was 'below', is 'above'"),
+        ({"why": "because"}, "material: why was"),
+        ({"num_receipts": 2}, "material: num_receipts was 3, is 2"),
+        ({"name": "new"}, "material is gone; new is new"),
+    ],
+)
+def test_criteria_changed_after_the_first_receipt_are_refused(
+    root: Path, study: Study, change: dict, complaint: str
+) -> None:
+    run(study, root)
+    first, second = study.criteria
+    changed = replace(study, criteria=[replace(first, **change), second])
+    for judge in (lambda: verdict_of(changed, root / "toy"), lambda: run(changed, root)):
+        with pytest.raises(BadInput, match="criteria changed after the first receipt") as caught:
+            judge()
+        assert complaint in caught.value.what
+        assert "new id" in caught.value.todo
+
+
+def test_a_forged_declaration_is_refused(root: Path, study: Study) -> None:
+    run(study, root)
+
+    def forge(record: dict) -> dict:
+        if record["metric"] == "criteria":
+            record["value"]["criteria"][0]["bar"] = 0.0
+        return record
+
+    rewrite(root, forge)
+    with pytest.raises(BadInput, match="do not have the hash"):
+        verdict_of(study, root / "toy")
+
+
+def test_receipts_without_a_declaration_are_refused(root: Path, study: Study) -> None:
+    run(study, root)
+    rewrite(root, lambda r: None if r["metric"] == "criteria" else r)
+    with pytest.raises(BadInput, match="declares no criteria"):
+        verdict_of(study, root / "toy")
+
+
+def test_receipts_of_another_origin_are_never_averaged(root: Path, study: Study) -> None:
+    share = Criterion("mean", "share", 0.1, "below", "x", "mean", 3)
+    averaged = replace(study, criteria=[share])
+    assert run(averaged, root).judged[0].value == pytest.approx(0.15)  # (0.1 + 0.15 + 0.2) / 3
+    for key in ("commit", "model", "instrument"):
+        before = (root / "toy" / "receipts.jsonl").read_text()
+        rewrite(root, lambda r, key=key: r | {key: "x"} if r["inputs"] == {"width": 3} else r)
+        with pytest.raises(BadInput, match=f"differ in {key}"):
+            verdict_of(averaged, root / "toy")
+        (root / "toy" / "receipts.jsonl").write_text(before)
+
+
+def test_mixed_units_and_surplus_receipts_are_refused(root: Path, study: Study) -> None:
+    run(study, root)
+    before = (root / "toy" / "receipts.jsonl").read_text()
+    rewrite(root, lambda r: r | {"unit": "%"} if r["inputs"] == {"width": 3} else r)
+    with pytest.raises(BadInput, match="mixes the units"):
+        verdict_of(study, root / "toy")
+    (root / "toy" / "receipts.jsonl").write_text(before)
+    with ReceiptBook(
+        root / "toy" / "receipts.jsonl",
+        stamp=STAMP,
+        clock=lambda: 0.0,
+        study="toy",
+        criteria_hash=study.criteria_hash,
+    ) as book:
+        book.once("share", {"width": 9}, lambda: Measured(1, "1", "x"))
+    with pytest.raises(BadInput, match="takes 3 receipts, there are 4"):
+        verdict_of(study, root / "toy")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"bar": float("nan")},
+        {"kills_when": "sideways"},
+        {"reduce": "median"},
+        {"num_receipts": 0},
+        {"num_receipts": 2},
+    ],
+)
+def test_a_criterion_that_cannot_be_judged_is_refused(words: dict) -> None:
+    good = {"name": "a", "metric": "m", "bar": 1, "kills_when": "below", "why": "w"}
+    with pytest.raises(BadInput):
+        Criterion(**(good | words))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("x = 1", "exports no `study`"),
+        ("import nowhere_to_be_found", "ModuleNotFoundError"),
+        ("syntax error", "SyntaxError"),
+        (STUDY_FILE.replace('"toy"', '"other"'), "holds the study 'other'"),
+        (STUDY_FILE.replace('"toy"', '"../x"'), "is no name"),
+    ],
+)
+def test_a_study_file_that_cannot_be_used_is_bad_input(root, text: str, complaint: str) -> None:
+    (root / "toy" / "study.py").write_text(text)
+    with pytest.raises(BadInput, match=complaint):
+        load_study(root, "toy")
+
+
+def cli(root: Path, *words: str) -> int:
+    return main(["study", *words, "--experiments", str(root)])
+
+
+def test_the_command_line_runs_judges_and_lists(root: Path, capsys) -> None:
+    assert cli(root, "verdict", "toy") == 0
+    assert "undecided: not measured: material, possible" in capsys.readouterr().out
+    assert cli(root, "run", "toy") == 0
+    assert "go: all 2 criteria are passed" in capsys.readouterr().out
+    assert cli(root, "verdict", "toy", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["verdict"], document["criteria"][0]["value"]) == ("go", 0.2)
+    (root / "broken").mkdir()
+    (root / "broken" / "study.py").write_text("x = 1")
+    assert cli(root, "list", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["study"], row["verdict"]) for row in rows] == [
+        ("broken", "unreadable"),
+        ("toy", "go"),
+    ]
+
+
+def test_bad_words_are_two_lines_and_exit_2(root: Path, capsys) -> None:
+    for words in (["verdict", "nothing"], ["run", "../toy"], ["frobnicate"], ["verdict"]):
+        assert cli(root, *words) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 2
+    assert main(["study", "list", "--experiments", str(root / "none")]) == 2
+
+
+def test_the_report_is_one_page_and_a_verdict_text(root: Path, capsys) -> None:
+    assert cli(root, "run", "toy") == 0
+    assert cli(root, "report", "toy") == 0
+    html = (root / "toy" / "report.html").read_text()
+    assert "&lt;b&gt;it&lt;/b&gt;" in html
+    assert "<b>it</b>" not in html
+    text = (root / "toy" / "VERDICT.md").read_text()
+    assert text.startswith("# toy: go\n")
+    assert "| material | 0.2 1 | killed below 0.19 1 (max of 3) | passes | 3 |" in text
+    assert cli(root, "report", "toy") == 0
+    assert (root / "toy" / "VERDICT.md").read_text() == text
+
+
+STUDIES = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/receipts.jsonl"))
+
+
+@pytest.mark.parametrize("id", STUDIES)
+def test_an_independent_reader_finds_the_same_figures(id: str) -> None:
+    """Ten lines that share nothing with the package but the format of `receipts.jsonl`."""
+    found: dict[str, dict[str, float]] = {}
+    with open(ROOT / "experiments" / id / "receipts.jsonl") as file:
+        first, *others = [json.loads(line) for line in file]
+    for record in others:
+        found.setdefault(record["metric"], {})[record["inputs_hash"]] = record["value"]
+    recomputed = {}
+    for bar in first["value"]["criteria"][:3]:
+        values = list(found[bar["metric"]].values())
+        pick = {"max": max, "min": min, "sum": sum, "only": max}
+        mean = bar["reduce"] == "mean"
+        recomputed[bar["name"]] = sum(values) / len(values) if mean else pick[bar["reduce"]](values)
+
+    verdict = verdict_of(load_study(ROOT / "experiments", id), ROOT / "experiments" / id)
+    judged = {one.criterion.name: one.value for one in verdict.judged}
+    assert recomputed
+    assert {name: judged[name] for name in recomputed} == recomputed
+    assert verdict.word != "undecided"
