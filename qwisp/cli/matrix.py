@@ -142,7 +142,7 @@ def _legend() -> list[str]:
     source = load_calibration()
     where = f"{source.fitted_model}, {source.fitted_machine}, {source.date}"
     return [
-        f"needs: {source.instrument} of the {source.engine} engine, its prompt as long as the context",
+        f"needs: {source.instrument} of the {source.engine} engine, prompts as long as the context",
         f"~ borrowed: process, scratch and prompt were measured on {where}",
         "check it against every measured point: qwisp matrix --validate",
     ]
