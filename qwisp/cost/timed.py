@@ -28,18 +28,18 @@ _CHEAP = (Admit, Drop, End)
 
 
 class TimedRound(NamedTuple):
-    """A round, what came of it, and the seconds the executor took."""
+    """A round, what came of it, and how long the executor took in units of the clock."""
 
     round: Round
     outcome: Outcome
-    seconds: float
+    elapsed: float
 
 
 class Timed:
     """An executor that behaves as the one inside and keeps the time of every round.
 
-    `clock` returns seconds. The executor must have finished its work when `run` returns, else the
-    times are those of issuing it.
+    `clock` returns seconds, or the simulator's picoseconds. The executor must have finished its
+    work when `run` returns, else the times are those of issuing it.
     """
 
     def __init__(self, executor: Executor, clock: Callable[[], float]) -> None:
@@ -70,7 +70,7 @@ class Timed:
 def measured_points(
     rounds: Sequence[TimedRound],
 ) -> tuple[tuple[PrefillPoint, ...], tuple[DecodePoint, ...]]:
-    """Return prefill and decode points of timed rounds; points of equal shape become their median.
+    """Return prefill and decode points of rounds timed in seconds; equal shapes give one median.
 
     A round gives a prefill point if it holds one grant, and a decode point if it only decodes.
     Rounds with copies, several grants or a failure give none: their time has several causes. Rows

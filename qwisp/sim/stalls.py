@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from qwisp.cost import CostModel
 from qwisp.cost.model import PS_PER_S
+from qwisp.cost.timed import Timed, TimedRound
+from qwisp.scheduling.contract import Ask, Grant
+from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout
-from qwisp.sim.replay import replay, settings_for
-from qwisp.trace.request import Request, Trace
+from qwisp.scheduling.row_space import RowSpace
+from qwisp.scheduling.scheduler import Scheduler
+from qwisp.scheduling.wrappers import Stepwise
+from qwisp.sim.cost_executor import CostExecutor
+from qwisp.sim.replay import settings_for
 
 STREAM_PROMPT_TOKENS = 16  # not published; any length from 1 to 16 gave the same calibration
 
@@ -31,55 +37,43 @@ def replayed_stalls(
     7
     """
     own_ps = cost.round_ps + cost.grant_ps(0, STREAM_PROMPT_TOKENS, 1) + cost.step_ps(1)
-    arrival_ns = (own_ps + cost.step_ps(1)) // 1000 + 1
-    requests = (
-        Request(0, 0, STREAM_PROMPT_TOKENS, stream_tokens),
-        Request(1, arrival_ns, prompt_tokens, 1),
-    )
-    context_tokens = max(prompt_tokens, STREAM_PROMPT_TOKENS + stream_tokens) + 64
-    layout = Layout(
-        text="whole_window:2",
-        kind="whole_window",
-        contexts=(context_tokens,) * 2,
-        lanes=2,
-        cut="first_free",
-        context_tokens=context_tokens,
-    )
-    run = replay(
-        Trace(name="two streams", requests=requests, source="generated"),
-        layout,
-        _Rows(),
+    rounds = _timed_rounds(
         cost,
-        settings_for(cost, budget_tokens=budget_tokens),
-        stepwise=True,
+        [
+            (0, Ask(0, STREAM_PROMPT_TOKENS), stream_tokens),
+            (own_ps + cost.step_ps(1), Ask(1, prompt_tokens), 1),
+        ],
+        budget_tokens,
     )
-    table = run.executor.rounds
-    alive_ps = run.executor.records[0].end_ps
     return tuple(
-        end_ps - begin_ps
-        for begin_ps, end_ps, grants_ps in zip(
-            table.begin_ps, table.end_ps, table.grants_ps, strict=True
-        )
-        if grants_ps and begin_ps < alive_ps
+        timed.elapsed
+        for timed in rounds
+        if 0 in timed.round.decode and any(isinstance(op, Grant) for op in timed.round.ops)
     )
 
 
 def idle_first_token_s(cost: CostModel, prompt_tokens: int, *, budget_tokens: int) -> float:
     """Return seconds from arrival to first token of one request on an idle engine, replayed."""
+    rounds = _timed_rounds(cost, [(0, Ask(0, prompt_tokens), 1)], budget_tokens)
+    return sum(timed.elapsed for timed in rounds) / PS_PER_S
+
+
+def _timed_rounds(
+    cost: CostModel, arrivals: list[tuple[int, Ask, int]], budget_tokens: int
+) -> list[TimedRound]:
+    """Return every single round of a run in which each request has a window of its own."""
+    context_tokens = max(ask.prompt_tokens + output for _, ask, output in arrivals) + 64
+    num = len(arrivals)
     layout = Layout(
-        text="whole_window:1",
+        text=f"whole_window:{num}",
         kind="whole_window",
-        contexts=(prompt_tokens + 64,),
-        lanes=1,
+        contexts=(context_tokens,) * num,
+        lanes=num,
         cut="first_free",
-        context_tokens=prompt_tokens + 64,
+        context_tokens=context_tokens,
     )
-    requests = (Request(0, 0, prompt_tokens, 1),)
-    run = replay(
-        Trace(name="one request", requests=requests, source="generated"),
-        layout,
-        _Rows(),
-        cost,
-        settings_for(cost, budget_tokens=budget_tokens),
-    )
-    return run.executor.records[0].first_ps / PS_PER_S
+    executor = CostExecutor(arrivals, cost, _Rows())
+    timed = Timed(Stepwise(executor), clock=lambda: executor.now_ps)
+    settings = settings_for(cost, budget_tokens=budget_tokens)
+    drive(Scheduler(RowSpace(layout, _Rows()), settings), timed)
+    return timed.rounds
