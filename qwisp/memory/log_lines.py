@@ -72,7 +72,7 @@ def _llama_cpp(model: ModelSpec, dialect: LlamaCpp, context_tokens: int) -> Iter
         keys, values = terms.ring_key_bytes, terms.ring_value_bytes
         yield _kv_line(dialect, cells, len(windows), keys, values)
     if recurrent:
-        yield _state_line(dialect, recurrent, size)
+        yield _state_line(dialect, len(model.layers), size)
 
 
 def _kv_line(dialect: LlamaCpp, cells: int, layers: int, keys: int, values: int) -> str:
@@ -85,10 +85,12 @@ def _kv_line(dialect: LlamaCpp, cells: int, layers: int, keys: int, values: int)
 
 
 def _state_line(dialect: LlamaCpp, layers: int, size: Footprint) -> str:
+    """Its layers are all of the model's, and a cell is a sequence, however many copies it has."""
     conv, state = size.conv_bytes, size.state_bytes
     return (
         f"llama_memory_recurrent: size = {(conv + state) / MIB:7.2f} MiB"
-        f" ({dialect.n_seq:6d} cells, {layers:3d} layers, {dialect.n_seq:2d} seqs),"
+        f" ({dialect.n_seq:6d} cells, {layers:3d} layers, {dialect.n_seq:2d} seqs"
+        f" {dialect.draft_copies:2d} rs_seq),"
         f" R (f32): {conv / MIB:7.2f} MiB, S (f32): {state / MIB:7.2f} MiB"
     )
 
