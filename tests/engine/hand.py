@@ -1,0 +1,96 @@
+"""Rounds built by hand, for what a schedule reaches rarely: one stream at chosen tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from qwisp.engine.arena import Arena, ArenaPlan
+from qwisp.engine.clients import Request, Script
+from qwisp.engine.executor import MlxExecutor
+from qwisp.engine.identity import Identity, Safeguards
+from qwisp.engine.ops import Ops
+from qwisp.engine.step import Context, Tap, no_tap
+from qwisp.scheduling.contract import (
+    Admit,
+    Capture,
+    End,
+    Grant,
+    Operation,
+    Outcome,
+    Place,
+    Restore,
+    Round,
+)
+
+from .runs import CHUNK, tiny_decoder
+
+
+class Hand:
+    """An executor over sessions of `rows`, driven operation by operation."""
+
+    def __init__(
+        self,
+        model: str,
+        rows: Sequence[int],
+        requests: dict[int, Request],
+        *,
+        dtype: str = "float32",
+        ops: Ops | None = None,
+        safeguards: Safeguards | None = None,
+        poisons: bool = False,
+        chunk: int = CHUNK,
+        tap: Tap = no_tap,
+    ) -> None:
+        decoder = tiny_decoder(model, dtype)
+        guards = safeguards or Safeguards()
+        self.places = [Place(n, sum(rows[:n]), size, size) for n, size in enumerate(rows)]
+        self.arena = Arena(decoder.spec, ArenaPlan.of_sessions(rows, chunk), dtype)
+        self.script = Script(requests, [])
+        identity = Identity(width=8, chunk_tokens=chunk, dtype=dtype, safeguards=guards)
+        self.executor = MlxExecutor(
+            decoder,
+            self.arena,
+            identity,
+            self.script,
+            context=Context(ops or Ops(), guards, tap, poisons),
+            keeps_logits=True,
+        )
+        self.requests = requests
+        self.index = 0
+
+    def round(self, *ops: Operation, decode: Sequence[int] = (), steps: int = 1) -> Outcome:
+        outcome = self.executor.run(Round(self.index, ops, tuple(decode), steps, False))
+        self.index += outcome.rounds
+        return outcome
+
+    def start(
+        self,
+        request_id: int,
+        place: int,
+        *,
+        cuts: Sequence[int] = (),
+        restore: tuple[int, int] | None = None,
+        capture: tuple[int, int] | None = None,
+    ) -> Outcome:
+        """Admit and prefill a request; grants end at `cuts`; blobs are (key, tokens)."""
+        end = len(self.requests[request_id].prompt) - 1
+        ops: list[Operation] = [Admit(request_id, self.places[place], end + 1)]
+        begin = 0
+        if restore is not None:
+            ops.append(Restore(request_id, *restore))
+            begin = restore[1]
+        for stop in [*cuts, end]:
+            if stop > begin:
+                ops.append(Grant(request_id, begin, stop - begin, 1, stop == end))
+                begin = stop
+        if capture is not None:
+            ops.append(Capture(request_id, *capture))
+        return self.round(*ops)
+
+    def end(self, request_id: int, place: int) -> Outcome:
+        return self.round(End(request_id, "finished", "length", self.places[place]))
+
+    def logits(self, request_id: int) -> np.ndarray:
+        return np.stack(self.script.replies[request_id].logits)

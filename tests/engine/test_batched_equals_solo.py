@@ -1,0 +1,152 @@
+"""Logits of every step and tokens are the same alone and in company, bit for bit.
+
+The real scheduler drives the engine over a covering array of model, type, kernels, lanes, layout,
+sampling, pipelining and NaN in everything nobody may read. Raw words are compared, never tokens
+alone: a changed order of summation moves bits long before it moves a token.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+
+import numpy as np
+import pytest
+
+from qwisp.engine.clients import Request
+from qwisp.engine.hostile import SHIMS, HostileOps
+from qwisp.engine.ops import Ops
+from qwisp.engine.sampling import Sampling
+from qwisp.engine.tiny import TINY, tiny_config
+from qwisp.memory.session_bytes import SessionBytes
+from qwisp.scheduling.contract import Move, Pause, Resume
+from qwisp.scheduling.layout import Layout
+from qwisp.scheduling.settings import Settings
+from qwisp.spec.model import ModelSpec
+
+from .pairwise import covering_array, covers
+from .replaying import Facts, replay
+from .runs import CHUNK, Ran, run, sized
+
+pytestmark = pytest.mark.mlx
+
+FACTORS = {
+    "model": tuple(TINY),
+    "dtype": ("float32", "bfloat16"),
+    "kernels": ("kind", "products", "batched", "experts", "sorting", "all"),
+    "lanes": (1, 2, 3, 4, 5, 6, 7, 8),
+    "layout": ("roomy", "growing", "tight", "free"),
+    "draws": ("greedy", "seeded"),
+    "ahead": (0, 1),
+    "poisons": (False, True),
+}
+CASES = covering_array(FACTORS)
+LENGTHS = (70, 5, 63, 33, 129, 1, 64, 20)
+MAX_NEW = (40, 75, 45, 50, 12, 90, 45, 70)
+
+
+def make_ops(kernels: str) -> Ops:
+    if kernels == "kind":
+        return Ops()
+    return HostileOps(SHIMS if kernels == "all" else [kernels], long_keys=128)
+
+
+@lru_cache
+def request(i: int, draws: str) -> Request:
+    rng = np.random.default_rng(100 + i)
+    rule = Sampling(temperature=0.8 if draws == "seeded" else 0.0, seed=7 + i)
+    return Request(prompt=tuple(rng.integers(0, 256, LENGTHS[i]).tolist()), sampling=rule)
+
+
+@cache
+def solo(i: int, model: str, dtype: str, kernels: str, draws: str) -> tuple[list[int], np.ndarray]:
+    """Return tokens and raw logits of a request that is alone in a session of its own."""
+    r = run(
+        model,
+        {i: request(i, draws)},
+        {i: MAX_NEW[i]},
+        layout=sized([256]),
+        dtype=dtype,
+        ops=make_ops(kernels),
+        settings=Settings(chunk_tokens=CHUNK, budget_tokens=0),
+    )
+    return r.replies[i].tokens, np.stack(r.replies[i].logits)
+
+
+def layout_of(name: str, lanes: int, model: str) -> Layout:
+    if name == "roomy":
+        return sized([256] * lanes)
+    if name == "growing":
+        return sized(([84, 256, 160, 84, 160, 256, 84, 256, 160, 256])[: lanes + 2])
+    if name == "tight":
+        return sized([256] + [84] * max(1, lanes - 1))
+    size = SessionBytes(ModelSpec.from_config(tiny_config(model)), None, CHUNK)
+    budget = size.bytes(700)
+    return Layout(
+        text="per_request",
+        kind="per_request",
+        lanes=lanes,
+        cut="best_fit",
+        budget_bytes=budget,
+        context_tokens=300,
+    )
+
+
+def run_case(case: dict, seed: int) -> tuple[Ran, HostileOps | Ops, Layout, Settings]:
+    rng = np.random.default_rng(seed)
+    ids = range(case["lanes"])
+    layout = layout_of(case["layout"], case["lanes"], case["model"])
+    settings = Settings(
+        grow_tokens=12, chunk_tokens=CHUNK, budget_tokens=int(rng.choice([0, 64, 100, 200]))
+    )
+    ops = make_ops(case["kernels"])
+    r = run(
+        case["model"],
+        {i: request(i, case["draws"]) for i in ids},
+        {i: MAX_NEW[i] for i in ids},
+        layout=layout,
+        dtype=case["dtype"],
+        arrivals={i: int(rng.integers(0, 20)) for i in ids},
+        cancels={0: 40} if case["lanes"] > 3 else None,
+        settings=settings,
+        ops=ops,
+        ahead=case["ahead"],
+        poisons=case["poisons"],
+    )
+    return r, ops, layout, settings
+
+
+def test_the_array_covers_all_pairs():
+    assert covers(CASES, FACTORS)
+
+
+@pytest.mark.parametrize("n", range(len(CASES)))
+def test_company_changes_no_bit(n):
+    case = CASES[n]
+    r, ops, layout, settings = run_case(case, n)
+    for i, reply in r.replies.items():
+        tokens, logits = solo(i, case["model"], case["dtype"], case["kernels"], case["draws"])
+        got = np.stack(reply.logits) if reply.logits else logits[:0]
+        assert np.array_equal(got, logits[: len(got)]), f"request {i} of {case}"
+        assert reply.tokens == tokens[: len(reply.tokens)]
+        assert reply.end is not None
+        if reply.end.outcome == "finished":
+            assert reply.tokens == tokens
+    if isinstance(ops, HostileOps):
+        used = {shim for shim, count in ops.altered.items() if count}
+        has_experts = "moe" in case["model"]
+        expected = {"products", "batched"} | ({"experts", "sorting"} if has_experts else set())
+        assert used == expected & ops.shims
+    size = SessionBytes(ModelSpec.from_config(tiny_config(case["model"])), None, CHUNK)
+    assert replay(Facts.of(r.recorded), layout, size, settings) == r.scheduler.log
+
+
+def test_layouts_do_what_they_are_for():
+    base = {"model": "hybrid", "dtype": "float32", "kernels": "kind", "draws": "greedy"}
+    kinds = {}
+    for name in FACTORS["layout"]:
+        case = base | {"lanes": 8, "layout": name, "ahead": 0, "poisons": False}
+        ops = [op for round in run_case(case, 1)[0].rounds for op in round.ops]
+        kinds[name] = {kind for kind in (Move, Pause, Resume) if any(type(o) is kind for o in ops)}
+    assert kinds["roomy"] == set()
+    assert Move in kinds["growing"]
+    assert kinds["tight"] >= {Pause, Resume}

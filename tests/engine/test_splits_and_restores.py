@@ -1,0 +1,126 @@
+"""A prompt cut anywhere, saved anywhere and restored anywhere goes on with the same bits."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import pytest
+
+from qwisp.engine.clients import Request
+from qwisp.engine.hostile import HostileOps
+from qwisp.engine.tiny import TINY
+from qwisp.scheduling.contract import Admit, Capture, Drop, Grant, Move, Restore
+
+from .hand import Hand
+
+pytestmark = pytest.mark.mlx
+
+LENGTH, STEPS = 150, 4
+ALL = [("hybrid_moe", residue) for residue in range(64)]
+SOME = [(model, residue) for model in TINY for residue in (0, 1, 7, 20, 31, 33, 62, 63)]
+RESIDUES = ALL + [pair for pair in SOME if pair[0] != "hybrid_moe"]
+
+
+def requests() -> dict[int, Request]:
+    rng = np.random.default_rng(5)
+    prompt = tuple(rng.integers(0, 256, LENGTH).tolist())
+    other = tuple(rng.integers(0, 256, 70).tolist())
+    same = {i: Request(prompt=prompt) for i in (0, 1, 2)}
+    return same | {9: Request(prompt=other)}
+
+
+@lru_cache
+def whole(model: str, dtype: str = "float32") -> np.ndarray:
+    hand = Hand(model, [256], requests(), dtype=dtype, ops=HostileOps())
+    hand.start(0, 0)
+    hand.round(decode=[0], steps=STEPS)
+    return hand.logits(0)
+
+
+@pytest.mark.parametrize(("model", "residue"), RESIDUES)
+def test_cut_saved_and_restored_at_every_residue(model, residue):
+    """One run: company decodes, the prompt is cut and saved at 64 + residue, then restored."""
+    at = 64 + residue
+    hand = Hand(model, [256, 200, 160, 96], requests(), ops=HostileOps(), poisons=True)
+    hand.start(9, 3)
+    hand.round(decode=[9], steps=2)
+    assert hand.start(0, 0, cuts=[at], capture=(77, at)).failed == ()
+    hand.round(decode=[9, 0], steps=STEPS)
+    hand.end(0, 0)
+    assert hand.start(1, 2, restore=(77, at)).failed == ()
+    hand.round(decode=[1, 9], steps=2)
+    place = hand.places
+    hand.round(Move(1, place[2], place[0], LENGTH + 1), decode=[1, 9], steps=1)
+    hand.round(decode=[1, 9], steps=STEPS - 3)
+    for request_id in (0, 1):
+        assert np.array_equal(hand.logits(request_id), whole(model))
+
+
+@pytest.mark.parametrize("model", ["hybrid", "gemma3"])
+def test_restored_in_bf16(model):
+    hand = Hand(model, [256, 200], requests(), dtype="bfloat16", ops=HostileOps())
+    hand.start(0, 0, capture=(5, LENGTH - 1))
+    assert hand.start(1, 1, restore=(5, LENGTH - 1)).failed == ()
+    hand.round(decode=[0, 1], steps=STEPS)
+    assert np.array_equal(hand.logits(0), whole(model, "bfloat16"))
+    assert np.array_equal(hand.logits(1), whole(model, "bfloat16"))
+
+
+def test_chunks_of_256_split_anywhere_too():
+    rng = np.random.default_rng(6)
+    asked = {i: Request(prompt=tuple(rng.integers(0, 256, 400).tolist())) for i in (0,)}
+    words = []
+    for cuts in ([], [1, 255, 256, 300], [128, 399]):
+        hand = Hand("hybrid", [512], asked, ops=HostileOps(), chunk=256)
+        hand.start(0, 0, cuts=cuts)
+        hand.round(decode=[0], steps=STEPS)
+        words.append(hand.logits(0))
+    assert np.array_equal(words[0], words[1])
+    assert np.array_equal(words[0], words[2])
+
+
+def failure(outcome) -> str:
+    (_, reason), *rest = outcome.failed
+    assert not rest
+    return reason
+
+
+def test_what_cannot_be_restored_fails_that_stream_alone_with_its_numbers():
+    hand = Hand("hybrid", [256, 100, 96], requests())
+    hand.start(9, 2)
+    hand.start(0, 0, capture=(5, 120))
+    too_small = hand.start(1, 1, restore=(5, 120))
+    assert failure(too_small) == "prefix blob 5 has 120 rows, the session 100"
+    cut_back = hand.start(2, 1, restore=(5, 119))
+    assert failure(cut_back) == "prefix blob 5 holds 120 tokens, 119 were asked"
+    hand.round(Drop(5))
+    assert failure(hand.start(2, 1, restore=(5, 120))) == "prefix blob 5 is gone"
+    assert hand.round(decode=[9, 0], steps=2).failed == ()
+
+
+def test_a_prefix_is_saved_in_the_round_that_reaches_it_or_not_at_all():
+    hand = Hand("hybrid", [256], requests())
+    hand.start(0, 0)
+    late = hand.round(Capture(0, 5, 80))
+    assert failure(late) == "stream 0 has 149 tokens, not 80"
+
+
+def test_a_failed_operation_skips_the_rest_of_its_stream():
+    hand = Hand("hybrid", [256, 256], requests())
+    outcome = hand.round(
+        Admit(0, hand.places[0], LENGTH),
+        Restore(0, 99, 10),
+        Grant(0, 10, LENGTH - 11, 3, True),
+        decode=[0],
+    )
+    assert outcome.failed == ((1, "prefix blob 99 is gone"),)
+    assert hand.script.replies[0].tokens == []
+
+
+def test_blob_bytes_are_rows_and_state_exactly():
+    hand = Hand("hybrid", [256], requests())
+    hand.start(0, 0, capture=(5, 100))
+    kv = 2 * 2 * 100 * 32 * 4
+    state = 4 * 32 * 32 * 4 + 3 * (2 * 2 * 32 + 4 * 32) * 4
+    assert hand.executor.blobs.num_bytes == kv + state
