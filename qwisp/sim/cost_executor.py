@@ -65,7 +65,9 @@ class CostExecutor:
         self._joined: list[RequestRecord] = []
         self._step_ps = [cost.step_ps(width) for width in range(65)]
         self._run = (0, 0, 0, 0, 0)  # index, begin_ps, rounds, first_ps, growth_ps
-        self._ends: list[int] = []
+        self._ends: Sequence[int] = ()
+        self._round_ps, self._row_ps = cost.round_ps, cost.row_ps
+        self._add_run = self.rounds.add
         self._do = {
             End: self._end,
             Drop: _free,
@@ -80,8 +82,10 @@ class CostExecutor:
 
     # ---- the four methods --------------------------------------------------------------------
 
-    def facts(self, round_index: int) -> list[Fact]:
+    def facts(self, round_index: int) -> Sequence[Fact]:
         """Return what arrived by now and was known to round `round_index`, oldest first."""
+        if self._next_ps > self.now_ps:
+            return ()
         found: list[Fact] = []
         while self._next_ps <= self.now_ps:
             index = self._index_at(self._next_ps, round_index)
@@ -103,43 +107,42 @@ class CostExecutor:
         begin_ps, ops_ps, grants_ps = self.now_ps, 0, 0
         grant: Grant | None = None
         for op in round.ops:
-            if type(op) is Grant:
+            if op.__class__ is Grant:
                 grants_ps += self._grant(op)
                 grant = op
             else:
-                ops_ps += self._do[type(op)](op)
+                ops_ps += self._do[op.__class__](op)
         if grant is not None:
-            grants_ps += self._cost.round_ps
-        width = len(round.decode)
-        step_ps, growth_ps = 0, 0
+            grants_ps += self._round_ps
+        used_rows, width = self._used_rows, len(round.decode)
+        first_ps, growth_ps = ops_ps + grants_ps, 0
         if width:
-            step_ps = self._width_ps(width) + self._cost.row_ps * self._used_rows
-            growth_ps = self._cost.row_ps * width
-        first_ps = ops_ps + grants_ps + step_ps
-        count = self._limit(round, width)
-        self._ends = []
-        if count > 1 and grant is not None:
-            count = self._grant_run(round, grant, first_ps, grants_ps, growth_ps, count)
-            spent_ps = self._ends[-1]
-        else:
-            if count > 1:
+            first_ps += self._width_ps(width) + self._row_ps * used_rows
+            growth_ps = self._row_ps * width
+        count, last_ps, now_ps = 1, first_ps, begin_ps + first_ps
+        self._ends = ()
+        if round.repeat > 1:
+            count = self._limit(round, width)
+            if grant is not None:
+                count = self._grant_run(round, grant, first_ps, grants_ps, growth_ps, count)
+                now_ps = begin_ps + self._ends[-1]
+                last_ps = now_ps - begin_ps - (self._ends[-2] if count > 1 else 0)
+            else:
                 count = self._interrupted(round, count, first_ps, growth_ps)
-            spent_ps = count * first_ps + growth_ps * (count * (count - 1) // 2)
-        self.now_ps = begin_ps + spent_ps
+                now_ps = begin_ps + count * first_ps + growth_ps * (count * (count - 1) // 2)
+                last_ps = first_ps + growth_ps * (count - 1)
+        self.now_ps = now_ps
         self._run = (round.index, begin_ps, count, first_ps, growth_ps)
-        last_ps = first_ps + growth_ps * (count - 1)
-        if len(self._ends) > 1:
-            last_ps = self._ends[-1] - self._ends[-2]
-        self.rounds.add(
-            round.index, begin_ps, self.now_ps, count, width, self._used_rows, last_ps, grants_ps
-        )
-        if width:
-            self._steps += count
-            self._used_rows += width * count
-        for record in self._joined:
-            record.tokens_from(self.now_ps)
-        self._joined.clear()
-        return self._outcome(round, count)
+        self._add_run((round.index, begin_ps, now_ps, count, width, used_rows, last_ps, grants_ps))
+        if self._joined:
+            for record in self._joined:
+                record.tokens_from(now_ps)
+            self._joined.clear()
+        if not width:
+            return Outcome(count)
+        self._steps += count
+        self._used_rows += width * count
+        return self._outcome(count)
 
     def wait(self) -> bool:
         """Jump to the next arrival; False when there is none."""
@@ -167,7 +170,7 @@ class CostExecutor:
     def _limit(self, round: Round, width: int) -> int:
         """Return the repeats until a reply ends by itself."""
         count = round.repeat
-        if width and count > 1:
+        if width:
             stops = self._stops
             while stops and stops[0][2].stop_step != stops[0][0]:
                 heappop(stops)  # it left the decoders meanwhile
@@ -196,7 +199,7 @@ class CostExecutor:
         """Close a repeated grant: each repeat prefills further down, so costs are added up."""
         base_ps = first_ps - grants_ps + self._cost.round_ps
         until_ps = self._watched_ps(round) - self.now_ps
-        ends, total_ps = self._ends, 0
+        total_ps, ends = 0, []
         for i in range(count):
             start = grant.start + i * grant.num_tokens
             total_ps += base_ps + growth_ps * i
@@ -204,6 +207,7 @@ class CostExecutor:
             ends.append(total_ps)
             if total_ps >= until_ps:
                 break
+        self._ends = ends
         return len(ends)
 
     def _index_at(self, time_ps: int, default: int) -> int:
@@ -229,7 +233,7 @@ class CostExecutor:
     def _admit(self, op: Admit) -> int:
         record = self.records[op.id]
         record.admitted_ps = self.now_ps
-        record.slots.append(op.place.slot)
+        record.path = str(op.place.slot)
         record.held_rows = op.place.num_rows
         if op.prompt_tokens == 1 and self._cost.chunk_rule == "aligned":
             self._join(record)
@@ -243,7 +247,7 @@ class CostExecutor:
     def _move(self, op: Move) -> int:
         record = self.records[op.id]
         record.moves += 1
-        record.slots.append(op.target.slot)
+        record.path += f">{op.target.slot}"
         return self._copy_ps(op.num_rows)
 
     def _pause(self, op: Pause) -> int:
@@ -282,13 +286,16 @@ class CostExecutor:
     def _width_ps(self, width: int) -> int:
         return self._step_ps[width] if width < 65 else self._cost.step_ps(width)
 
-    def _outcome(self, round: Round, count: int) -> Outcome:
-        stops, stopped = self._stops, []
-        while stops and stops[0][0] <= self._steps:
+    def _outcome(self, count: int) -> Outcome:
+        stops, steps = self._stops, self._steps
+        if not stops or stops[0][0] > steps:
+            return Outcome(count)
+        stopped = []
+        while stops and stops[0][0] <= steps:
             step, request_id, record = heappop(stops)
             if record.stop_step == step:
                 stopped.append(request_id)
-        return Outcome(count, (), tuple(stopped), ())
+        return Outcome(count, (), tuple(stopped))
 
 
 def _rounds_to(time_ps: int, first_ps: int, growth_ps: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+import numpy as np
 
 from qwisp.scheduling.contract import Ask, End
 
@@ -23,13 +23,13 @@ class RequestRecord:
         "moves",
         "outcome",
         "output_tokens",
+        "path",
         "paused_ps",
         "paused_since_ps",
         "pauses",
         "produced",
         "prompt_tokens",
         "reason",
-        "slots",
         "stop_step",
         "truncated",
     )
@@ -52,7 +52,7 @@ class RequestRecord:
         self.paused_ps = 0
         self.longest_pause_ps = 0
         self.paused_since_ps = -1
-        self.slots: list[int] = []
+        self.path = ""  # sessions held in turn, like 4>1
         self.held_rows = 0
         self.joined_step = 0
         self.stop_step = -1
@@ -75,53 +75,33 @@ class RequestRecord:
 
 
 class RoundTable:
-    """Columns of runs: `rounds` equal rounds from `index`, `width` decoders, `grants_ps` prefill.
+    """Runs of equal rounds, a tuple each: one answer of the scheduler, not one repeated step.
 
-    `last_ps` is the duration of the last of them, the longest of a run whose rows grow. Grows by
-    one line per answer of the scheduler, not per repeated step.
+    `index` of the first round, `begin_ps`, `end_ps`, the number of `rounds`, decoders (`width`),
+    `used_rows` of these as it began, `last_ps` the duration of its last round (the longest, since
+    rows only grow), `grants_ps` prefill.
     """
 
-    __slots__ = (
-        "begin_ps",
-        "end_ps",
-        "grants_ps",
-        "index",
-        "last_ps",
-        "rounds",
-        "used_rows",
-        "width",
-    )
+    NAMES = ("index", "begin_ps", "end_ps", "rounds", "width", "used_rows", "last_ps", "grants_ps")
+
+    __slots__ = ("add", "rows")
 
     def __init__(self) -> None:
-        self.index: list[int] = []
-        self.begin_ps: list[int] = []
-        self.end_ps: list[int] = []
-        self.rounds = array("q")
-        self.width = array("q")
-        self.used_rows = array("q")
-        self.last_ps: list[int] = []
-        self.grants_ps: list[int] = []
-
-    def add(
-        self,
-        index: int,
-        begin_ps: int,
-        end_ps: int,
-        rounds: int,
-        width: int,
-        used_rows: int,
-        last_ps: int,
-        grants_ps: int,
-    ) -> None:
-        """Append one run."""
-        self.index.append(index)
-        self.begin_ps.append(begin_ps)
-        self.end_ps.append(end_ps)
-        self.rounds.append(rounds)
-        self.width.append(width)
-        self.used_rows.append(used_rows)
-        self.last_ps.append(last_ps)
-        self.grants_ps.append(grants_ps)
+        self.rows: list[tuple[int, ...]] = []
+        self.add = self.rows.append
 
     def __len__(self) -> int:
-        return len(self.index)
+        return len(self.rows)
+
+    @property
+    def end_ps(self) -> int:
+        """When the last round ended."""
+        return self.rows[-1][2] if self.rows else 0
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return every column by name: whole numbers, or floats where these pass 63 bits."""
+        try:
+            table = np.array(self.rows, dtype=np.int64)
+        except OverflowError:
+            table = np.array(self.rows, dtype=np.float64)
+        return dict(zip(self.NAMES, table.reshape(-1, len(self.NAMES)).T, strict=True))

@@ -20,7 +20,8 @@ def requests_frame(run: Run) -> pl.DataFrame:
 
     `queue_s` arrival to admission, `ttft_s` arrival to first token, `tpot_s` mean seconds a further
     token, `e2e_s` arrival to end. `worst_stall_s` is the longest gap between two tokens,
-    `stalled_s` the sum of rounds that also prefilled and `stall_rounds` (k) their number.
+    `stalled_s` the sum of rounds that also prefilled and `stall_rounds` (k) their number. `slots`
+    names the sessions it held in turn, like `4>1`.
     """
     records = list(run.executor.records.values())
     columns = {
@@ -60,9 +61,9 @@ def requests_frame(run: Run) -> pl.DataFrame:
             "moves": [r.moves for r in records],
             "pauses": [r.pauses for r in records],
             "paused_s": paused,
-            "slots": [r.slots for r in records],
+            "slots": [r.path for r in records],
         },
-        schema_overrides={"slots": pl.List(pl.Int64), "waited_for": pl.String},
+        schema_overrides={"slots": pl.String, "waited_for": pl.String},
     )
     return frame
 
@@ -75,14 +76,14 @@ def _stalls(
     rounds: RoundTable, first_ps: np.ndarray, end_ps: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return per request: longest round, summed rounds with prefill, their number."""
-    run_end = np.array(rounds.end_ps, dtype=np.float64)
-    begin = np.array(rounds.begin_ps, dtype=np.float64)
-    prefilled = np.array(rounds.grants_ps, dtype=np.float64) > 0
+    columns = rounds.columns()
+    run_end, prefilled = columns["end_ps"].astype(np.float64), columns["grants_ps"] > 0
+    begin = columns["begin_ps"].astype(np.float64)
     low = np.searchsorted(run_end, first_ps, side="right")
     high = np.maximum(np.searchsorted(run_end, end_ps, side="right"), low)
-    worst = _range_max(np.array(rounds.last_ps, dtype=np.float64), low, high)
+    worst = _range_max(columns["last_ps"].astype(np.float64), low, high)
     spent = np.concatenate([[0.0], np.cumsum(np.where(prefilled, run_end - begin, 0.0))])
-    counts = np.where(prefilled, np.frombuffer(rounds.rounds, dtype=np.int64), 0)
+    counts = np.where(prefilled, columns["rounds"].astype(np.int64), 0)
     number = np.concatenate([[0], np.cumsum(counts)])
     return worst / PS, (spent[high] - spent[low]) / PS, number[high] - number[low]
 

@@ -82,12 +82,12 @@ def summarize(run: Run) -> Summary:
     """Return the summary of a run."""
     frame, counts = run.requests, run.counts
     rounds = run.executor.rounds
-    makespan_s = rounds.end_ps[-1] / 1e12 if len(rounds) else 0.0
+    columns = rounds.columns()
+    makespan_s = rounds.end_ps / 1e12
     waits = frame["waited_for"].drop_nulls().value_counts(name="n")
-    busy = (np.array(rounds.end_ps, float) - np.array(rounds.begin_ps, float)) / 1e12
-    decoding = float((busy * np.array(rounds.width)).sum())
-    widths = np.array(rounds.width, dtype=np.int64)
-    tokens = widths * np.array(rounds.rounds, dtype=np.int64)
+    widths = columns["width"].astype(np.int64)
+    decoding = float(((columns["end_ps"] - columns["begin_ps"]) * widths / 1e12).sum())
+    tokens = widths * columns["rounds"].astype(np.int64)
     beyond = np.array([run.cost.is_extrapolated(w) for w in range(int(widths.max(initial=0)) + 1)])
     offered = offered_load(run.trace, run.cost, budget=run.settings.budget_tokens)
     verdict, why, ratio = judge(run, offered)
@@ -133,7 +133,7 @@ def judge(run: Run, offered: Offered) -> tuple[Verdict, str, float | None]:
     if late > max(1.0, 2 * early):
         why = f"p95 queue time grows from {early:,.1f} s to {late:,.1f} s"
         return "backlogged", why, ratio
-    end_s = run.executor.rounds.end_ps[-1] / 1e12 if len(run.executor.rounds) else 0.0
+    end_s = run.executor.rounds.end_ps / 1e12
     drain_s = end_s - frame["arrival_s"].max() if len(frame) else 0.0
     longest_s = _longest_solo_s(run)
     if drain_s > longest_s:

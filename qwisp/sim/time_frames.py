@@ -16,18 +16,17 @@ PHASES = ("prefill", "decode", "paused")
 
 def rounds_frame(run: Run) -> pl.DataFrame:
     """Return one row a run of equal rounds: first index, start, count, decoders, durations."""
-    table = run.executor.rounds
-    begin, end = np.array(table.begin_ps, np.float64), np.array(table.end_ps, np.float64)
+    columns = run.executor.rounds.columns()
     return pl.DataFrame(
         {
-            "round": table.index,
-            "begin_s": begin / PS,
-            "end_s": end / PS,
-            "rounds": np.array(table.rounds),
-            "decoding": np.array(table.width),
-            "used_rows": np.array(table.used_rows),
-            "prefill_s": np.array(table.grants_ps, np.float64) / PS,
-            "last_round_s": np.array(table.last_ps, np.float64) / PS,
+            "round": columns["index"],
+            "begin_s": columns["begin_ps"] / PS,
+            "end_s": columns["end_ps"] / PS,
+            "rounds": columns["rounds"],
+            "decoding": columns["width"],
+            "used_rows": columns["used_rows"],
+            "prefill_s": columns["grants_ps"] / PS,
+            "last_round_s": columns["last_ps"] / PS,
         }
     )
 
@@ -66,10 +65,9 @@ _CLOSES = ("finished", "failed", "cancelled")
 
 def _times(run: Run, entries: list) -> np.ndarray:
     """Return seconds of log entries: first tokens and settlements come as their round ends."""
-    table = run.executor.rounds
-    index = np.array(table.index)
+    columns = run.executor.rounds.columns()
+    index, begin, end = columns["index"], columns["begin_ps"], columns["end_ps"]
     at = np.searchsorted(index, np.array([e.round for e in entries], np.int64), side="right") - 1
-    begin, end = np.array(table.begin_ps, np.float64), np.array(table.end_ps, np.float64)
     settled = np.array([e.phase == 2 or e.kind == "decode" for e in entries])
     return np.where(settled, end[at], begin[at]) / PS if len(entries) else np.zeros(0)
 
