@@ -157,7 +157,7 @@ def test_criteria_changed_after_the_first_receipt_are_refused(
 ) -> None:
     run(study, root)
     first, second = study.criteria
-    changed = replace(study, criteria=[replace(first, **change), second])
+    changed = replace(study, criteria=[replace(first, **change), second], measure=pytest.fail)
     for judge in (lambda: verdict_of(changed, root / "toy"), lambda: run(changed, root)):
         with pytest.raises(BadInput, match="criteria changed after the first receipt") as caught:
             judge()

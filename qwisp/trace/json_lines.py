@@ -39,13 +39,11 @@ def objects(data: bytes) -> Iterator[tuple[int, dict[str, Any] | BadCell]]:
 def _parse_together(batch: list[bytes]) -> list[dict[str, Any]] | None:
     """Parse flat objects in one call, four times as fast as singly; None if any is in doubt.
 
-    With exactly one `{` at the start and one `}` at the end of each line, and as many objects as
-    lines, no object can span lines and no line can hold two.
+    With one `{` a line, at its start, and as many objects as lines, every `{` opens an object: none
+    can span lines, and no line can hold two.
     """
     joined = b",".join(batch)
-    if joined.count(b"{") != len(batch) or joined.count(b"}") != len(batch):
-        return None
-    if not all(line[0] == 123 and line[-1] == 125 for line in batch):
+    if joined.count(b"{") != len(batch) or not all(line.startswith(b"{") for line in batch):
         return None
     try:
         values = json.loads(b"[" + joined + b"]", parse_float=Decimal, parse_constant=_refuse)
