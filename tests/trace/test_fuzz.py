@@ -48,6 +48,8 @@ FACTS = (
     [
         b'{"round": 0, "time_s": 0, "kind": "ask", "id": 1, "prompt_tokens": 5}\n',
         b'{"round": 1, "time_s": 0.5, "kind": "fail", "position": 1, "reason": "x"}\n',
+        b'{"round": 1, "time_s": 0.5, "kind": "stop", "id": 1}\n',
+        b'{"round": 1, "time_s": 0.5, "kind": "extra", "id": 1, "tokens": 2}\n',
     ],
 )
 ALL = {
@@ -130,10 +132,12 @@ def test_only_qwisp_errors_come_out_of_a_trace_reader(name: str) -> None:
 def test_only_qwisp_errors_come_out_of_the_facts_reader() -> None:
     head, good = FACTS
     rng = random.Random("facts")
+    kinds: set[type] = set()
     for _ in range(NUM_LINES // 2):
         line, first = mutated(rng.choice(good), rng), mutated(head, rng)
-        answer(lambda line=line: parse_facts(head + good[0] + line))
-        answer(lambda first=first: parse_facts(first + good[0]))
+        kinds.add(type(answer(lambda line=line: parse_facts(head + good[0] + line))))
+        kinds.add(type(answer(lambda first=first: parse_facts(first + good[0]))))
+    assert len(kinds) == 2, "the fuzz must produce facts as well as errors"
 
 
 @pytest.mark.parametrize(

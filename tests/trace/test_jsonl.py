@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qwisp.errors import BadTrace
@@ -18,6 +18,7 @@ def line(**changes: str) -> bytes:
     return ("{" + ", ".join(f'"{key}": {value}' for key, value in fields.items()) + "}\n").encode()
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -125,6 +125,7 @@ def test_gaps_have_their_mean_and_burstiness() -> None:
         assert abs(gaps.var() / gaps.mean() ** 2 / burstiness - 1) < 0.15
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 3), max_size=40),
     st.lists(st.integers(0, 3), max_size=40),
@@ -136,6 +137,7 @@ def test_keys_are_equal_exactly_as_far_as_the_tokens_are(a, b, step) -> None:
         assert (key_a == key_b) == (a[: (i + 1) * step] == b[: (i + 1) * step])
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 16))
 def test_segments_cut_otherwise_are_other_text_and_equal_ones_share(lengths, step) -> None:
     parts = list(enumerate(lengths))
