@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from qwisp.errors import BadInput
 from qwisp.planner import Plan, make_plan
 from qwisp.planner.candidates import Proposal
 from qwisp.planner.document import plan_document
+from qwisp.planner.session_memory import session_memory
 from qwisp.units import format_bytes
 
 COLUMNS = (
@@ -136,33 +138,11 @@ def _progress(text: str) -> None:
 
 
 def _write_report(path: Path, q: Question, plan: Plan, document: dict[str, Any]) -> int:
-    import polars as pl
+    from qwisp.report import page_of, write_report
 
-    from qwisp.receipts import Stamp
-    from qwisp.report import plan_page, write_report
-
-    shown = plan.best or max(
-        (c for c in plan.candidates if c.run is not None),
-        key=lambda c: c.run.counts["finished"],
-        default=None,
-    )
-    if shown is None:
-        raise BadInput(
-            f"no candidate fits {format_bytes(plan.memory_bytes)}, so {path} would show nothing",
-            "give more --memory or smaller sessions with --layout",
-        )
-    size = shown.run.size
-    fixed = size.bytes(0) * max(1, len(shown.layout.contexts))
-    memory = pl.DataFrame(
-        {"term": ["state and rings", "rows"], "bytes": [fixed, shown.num_bytes - fixed]}
-    )
-    page = plan_page(
-        document,
-        memory=memory,
-        segments=shown.run.segments,
-        load=shown.run.load,
-        sessions=[f"{context:,}" for context in shown.layout.contexts],
-        command=shlex.join(["qwisp", *sys.argv[1:]]),
-        stamp=Stamp.here().machine,
-    )
-    return write_report(page, path)
+    terms = q.memory_terms
+    if not terms:  # the memory was named: say what else the model takes, where it is known
+        with contextlib.suppress(BadInput):
+            terms = session_memory(q.model, q.machine)[1]
+    command = shlex.join(["qwisp", *sys.argv[1:]])
+    return write_report(page_of(plan, document, terms, command=command), path)

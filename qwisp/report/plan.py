@@ -73,10 +73,10 @@ def page_of(
 ) -> Page:
     """Return the page of a plan, its document and the memory `terms` that come before sessions.
 
-    Shows the recommended candidate over time, or the first that fits when none is recommended.
+    Shows the recommended candidate over time; without one, the fitting one that finished the most.
     """
     ran = [candidate for candidate in plan.candidates if candidate.run is not None]
-    shown = plan.best or (ran[0] if ran else None)
+    shown = plan.best or max(ran, key=lambda c: c.run.counts["finished"], default=None)
     rows = [(term.name, term.num_bytes) for term in terms if term.num_bytes is not None]
     if shown is not None:
         rows.append((f"sessions {shown.layout.text}", shown.num_bytes))
@@ -147,11 +147,13 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _row(candidate: Mapping[str, Any], best: str | None) -> list[str]:
     layout, size = str(candidate["layout"]), format_bytes(candidate["bytes"])
+    own = candidate.get("context_tokens")
+    name = f"{layout} --context {own}" if own else layout
     if not candidate["feasible"]:
-        return [layout, "does not fit", size, *["-"] * (len(_COUNTS) + 3)]
+        return [name, "does not fit", size, *["-"] * (len(_COUNTS) + 3)]
     recommended = ", recommended" if layout == best else ""
     return [
-        layout,
+        name,
         f"{candidate['verdict']}{recommended}",
         size,
         *[f"{candidate[name]:,}" for name in _COUNTS],
