@@ -85,7 +85,7 @@ OPTIONS = [
     click.option("--draft", type=int, default=0, help="Draft depth: copies of the state."),
     click.option(
         "--patience",
-        type=float,
+        type=click.FloatRange(min=0),
         default=300.0,
         show_default=True,
         help="Seconds a full prompt may take in the recommended context.",
