@@ -15,6 +15,7 @@ from qwisp.engine.identity import Identity
 from qwisp.engine.ops import Ops
 from qwisp.engine.sampling import choose
 from qwisp.engine.step import Context, Lane, Step, Window
+from qwisp.engine.trail import raw_words
 from qwisp.errors import QwispError
 from qwisp.scheduling.contract import (
     Admit,
@@ -206,6 +207,9 @@ class MlxExecutor:
             window = self._window(stream.place, stream.length, end)
             tokens = np.zeros(window.num_rows, np.int32)
             tokens[window.rows] = stream.request.prompt[window.first : window.end]
+            self.context.owners = tuple(
+                (t - window.origin, stream.id, t) for t in range(window.first, window.end)
+            )
             self.decoder.prefill(self.context, mx.array(tokens), self.arena, window)
             stream.length = window.end
             if window.end in cuts:
@@ -252,6 +256,7 @@ class MlxExecutor:
             tokens = mx.array(own + [0] * (width - len(own)), mx.int32)
         else:
             tokens = before.tokens
+        self.context.owners = tuple((row, a.id, a.length) for row, a in enumerate(lanes))
         logits = self.decoder.decode(self.context, tokens, self.arena, step)
         for lane in lanes:
             lane.length += 1
@@ -274,11 +279,6 @@ class MlxExecutor:
             if lane.token in lane.request.stop_tokens:
                 stopped.append(lane.id)
         return stopped
-
-
-def raw_words(x: mx.array) -> np.ndarray:
-    """Return the bits of a float array as unsigned words of its own size, copied."""
-    return np.array(x.view(mx.uint32 if x.dtype.size == 4 else mx.uint16))
 
 
 def _owner(op: Operation) -> int | None:

@@ -25,13 +25,15 @@ def no_tap(name: str, value: mx.array) -> None:
 class Context:
     """What every part of the decoder is given: kernels, rules, and who looks on.
 
-    `poisons` fills idle and absent rows with NaN, which must change nothing (tests).
+    `poisons` fills idle and absent rows with NaN, which must change nothing. `owners` says whose
+    the rows of the pass are, for those who look on: (row, request id, position).
     """
 
     ops: Ops
     guards: Safeguards = field(default_factory=Safeguards)
     tap: Tap = no_tap
     poisons: bool = False
+    owners: tuple[tuple[int, int, int], ...] = ()
 
 
 class Lane(NamedTuple):

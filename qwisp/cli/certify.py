@@ -1,0 +1,105 @@
+"""`qwisp certify`: run the same requests alone and together, and compare every bit."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from qwisp.cli import output
+from qwisp.cli.output import Column
+from qwisp.errors import CheckFailed
+
+COLUMNS = (
+    Column("case"),
+    Column("request"),
+    Column("steps"),
+    Column("moves"),
+    Column("result"),
+    Column("ulp"),
+    Column("layer_kind", "layer kind"),
+    Column("operation", "first differing operation"),
+)
+
+
+@click.command()
+@click.option("--model", required=True, help="A folder, or tiny[:NAME] for random weights.")
+@click.option("--width", default=8, show_default=True, help="Decode width W: rows of every step.")
+@click.option("--dtype", help="float32, bfloat16 or float16; the model's own if not given.")
+@click.option("--hostile", is_flag=True, help="Kernels whose summation order follows the shape.")
+@click.option("--non-strict", is_flag=True, help="The stock way: dynamic width, stock attention.")
+@click.option("--max-new", default=48, show_default=True, help="Tokens of every reply.")
+@click.option("--seed", default=0, show_default=True, help="Seed of prompts and random weights.")
+@click.option("--receipts", type=click.Path(path_type=Path), help="Append the receipt to a file.")
+@output.formats
+def command(
+    model: str,
+    width: int,
+    dtype: str | None,
+    hostile: bool,
+    non_strict: bool,
+    max_new: int,
+    seed: int,
+    receipts: Path | None,
+    output_format: str,
+) -> None:
+    """Is batched decode bit-identical to solo? Exit 1 if any bit differs.
+
+    Prints per case and request: identical, or the first differing step, its distance in units of
+    the last place, and the operation that made the difference.
+    """
+    from qwisp.engine.certificate import certify
+    from qwisp.engine.identity import Safeguards
+    from qwisp.engine.loading import load_model
+
+    loaded = load_model(model, dtype=dtype, seed=seed)
+    guards = Safeguards.none() if non_strict else Safeguards()
+    made = certify(
+        loaded, width=width, hostile=hostile, safeguards=guards, max_new=max_new, seed=seed
+    )
+    rows = [
+        row._asdict()
+        | {"result": "identical" if row.step is None else f"differs from step {row.step}"}
+        for row in made.rows
+    ]
+    document = {
+        "schema": 1,
+        "model": made.model,
+        "identity": made.identity.label,
+        "hostile": hostile,
+        "holds": made.holds,
+        "altered": dict(made.altered),
+        "rows": rows,
+    }
+    output.emit(rows, COLUMNS, output_format, document=document)
+    output.note(f"{made.model}, {made.identity.label}", output_format)
+    if hostile:
+        counts = ", ".join(f"{shim} {count}" for shim, count in sorted(made.altered.items()))
+        output.note(f"results altered by hostile kernels: {counts}", output_format)
+    if receipts is not None:
+        _keep(receipts, document, max_new, seed)
+    if not made.holds:
+        worst = next(row for row in made.rows if row.step is not None)
+        differing = sum(row.step is not None for row in made.rows)
+        raise CheckFailed(
+            f"{differing} of {len(rows)} replies differ from solo, first by {worst.operation}",
+            "run in strict mode, or report it if this was strict mode",
+        )
+    output.note(f"all {len(rows)} replies are bit-identical to solo", output_format)
+
+
+def _keep(path: Path, document: dict, max_new: int, seed: int) -> None:
+    """Append one receipt: the verdict under the engine's identity."""
+    from qwisp.receipts import Measured, ReceiptBook, Stamp
+
+    inputs = {key: document[key] for key in ("identity", "hostile")}
+    value = {key: document[key] for key in ("holds", "altered")} | {"rows": len(document["rows"])}
+    with ReceiptBook(path, stamp=Stamp.here(), clock=time.time, study="certify") as book:
+        book.once(
+            "bit_identity",
+            inputs | {"max_new": max_new},
+            lambda: Measured(value, "", "raw logits compared word by word"),
+            model=document["model"],
+            seed=seed,
+        )

@@ -1,0 +1,83 @@
+"""Everything behind `drive`: scheduler and executor over one layout, arena and model."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import mlx.core as mx
+
+from qwisp.engine.arena import Arena, ArenaPlan
+from qwisp.engine.clients import Clients
+from qwisp.engine.executor import MlxExecutor
+from qwisp.engine.identity import Identity, Safeguards, decode_width
+from qwisp.engine.loading import LoadedModel
+from qwisp.engine.ops import Ops
+from qwisp.engine.step import Context, Tap, no_tap
+from qwisp.memory.session_bytes import SessionBytes
+from qwisp.scheduling.layout import Layout
+from qwisp.scheduling.row_space import RowSpace
+from qwisp.scheduling.scheduler import Scheduler
+from qwisp.scheduling.settings import Settings
+
+
+class Engine(NamedTuple):
+    """`drive(engine.scheduler, engine.executor)` serves the clients."""
+
+    scheduler: Scheduler
+    executor: MlxExecutor
+    size: SessionBytes
+
+    @property
+    def identity(self) -> Identity:
+        """What the bits are promised for."""
+        return self.executor.identity
+
+
+def open_engine(
+    model: LoadedModel,
+    layout: Layout,
+    clients: Clients,
+    settings: Settings,
+    *,
+    width: int | None = None,
+    safeguards: Safeguards | None = None,
+    ops: Ops | None = None,
+    tap: Tap = no_tap,
+    ahead: int = 0,
+    keeps_logits: bool = False,
+    poisons: bool = False,
+) -> Engine:
+    """Allocate the arena of a layout and return scheduler and executor over it.
+
+    `width` is the decode width, by default 8 or the lanes, whichever is more.
+    """
+    chunk = settings.chunk_tokens
+    size = SessionBytes(model.spec, None, chunk)
+    space = RowSpace(layout, size)
+    identity = Identity(
+        width=max(width or 8, decode_width(layout.lanes)),
+        chunk_tokens=chunk,
+        dtype=model.dtype,  # type: ignore[arg-type]
+        backend="cpu" if mx.default_device() == mx.Device(mx.cpu) else "gpu",
+        safeguards=safeguards or Safeguards(),
+    )
+    arena = Arena(model.decoder.spec, arena_plan(space, layout, chunk), model.dtype)
+    context = Context(ops or Ops(), identity.safeguards, tap, poisons)
+    executor = MlxExecutor(
+        model.decoder,
+        arena,
+        identity,
+        clients,
+        context=context,
+        ahead=ahead,
+        keeps_logits=keeps_logits,
+    )
+    return Engine(Scheduler(space, settings), executor, size)
+
+
+def arena_plan(space: RowSpace, layout: Layout, chunk_tokens: int) -> ArenaPlan:
+    """Return the rows and slots of a row space."""
+    if space.fixed:
+        rows = [context + layout.margin_rows for context in layout.contexts]
+        return ArenaPlan.of_sessions(rows, chunk_tokens)
+    return ArenaPlan.of_lanes(space.num_rows, layout.lanes, chunk_tokens)
