@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ def read_bytes(path: str | Path) -> bytes:
     """
     path = Path(path)
     try:
+        if path.is_char_device() and not path.samefile(os.devnull):
+            raise BadInput(f"trace {path} is a device", "name a file")  # it may never end
         data = path.read_bytes()
     except FileNotFoundError:
         raise BadInput(f"trace {path} does not exist", "check the path") from None

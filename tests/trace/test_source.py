@@ -32,6 +32,10 @@ def test_missing_empty_directory_and_unreadable_are_bad_input(tmp_path: Path) ->
         read_trace(tmp_path / "none.csv")
     with pytest.raises(BadInput, match="is a directory"):
         read_trace(tmp_path)
+    with pytest.raises(BadInput, match="is a device"):
+        read_trace("/dev/zero")
+    with pytest.raises(BadTrace, match="empty"):
+        read_trace("/dev/null")
     with pytest.raises(BadInput, match="cannot be read"):
         read_trace("a\0b")
     for content in (b"", b"\n \r\n", b"\xef\xbb\xbf"):
