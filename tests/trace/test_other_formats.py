@@ -175,6 +175,7 @@ FACTS = (
     FailRecord(4, 1_500_000_001, 2, "out of memory"),
     ExtraRecord(6, 1_600_000_000, 8, -1),
     StopRecord(9, 2_000_000_000, 8),
+    FailRecord(9, 2_000_000_000, None, "out of memory", "Move", 8),
 )
 
 
@@ -203,6 +204,10 @@ def test_facts_are_read_as_they_were_written() -> None:
         (6, {"tokens": "1"}, "tokens"),
         (6, {"id": 9}, "id"),
         (7, {"round": 3}, "round"),
+        (8, {"op": "Walk"}, "op"),
+        (8, {"op": ["Move"]}, "op"),
+        (8, {"id": 9}, "id"),
+        (8, {"id": None}, "id"),
     ],
 )
 def test_facts_that_cannot_be_are_named(number: int, changes: dict, column: str) -> None:

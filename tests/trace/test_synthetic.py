@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +52,7 @@ def test_it_has_conversations_that_grow(requests) -> None:
         turns[request.prefix[0]].append(request)
     growing = 0
     for one in turns.values():
-        for earlier, later in pairwise(one):
+        for earlier, later in itertools.pairwise(one):
             whole_blocks = earlier.prompt_tokens // PREFIX_STEP_TOKENS
             if later.prefix[:whole_blocks] == earlier.prefix[:whole_blocks]:
                 growing += later.prompt_tokens > earlier.prompt_tokens + earlier.output_tokens
@@ -66,29 +66,47 @@ def test_a_good_share_of_replies_is_longer_than_grow(requests) -> None:
     assert all(request.output_tokens <= request.max_new for request in requests)
 
 
-def test_it_shows_moves_and_pauses_under_the_layout_named_beside_it() -> None:
+def readme_rows() -> list[list[str]]:
+    """Return the cells of the README's table of layouts, a list a row."""
+    lines = (BUNDLED.parent / "README.md").read_text().splitlines()
+    start = lines.index("| layout | moves | pauses | finished | refused |") + 2
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines[start:])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+@pytest.mark.parametrize("row", readme_rows(), ids=lambda row: row[0])
+def test_it_shows_the_moves_and_pauses_that_stand_beside_it(requests, row: list[str]) -> None:
     from qwisp.cost import load_cost
     from qwisp.memory.session_bytes import SessionBytes
     from qwisp.scheduling.layout import parse_layout
     from qwisp.sim.replay import replay
     from qwisp.spec.catalog import load_model
 
+    text = row[0].split("`")[1]
+    is_list = text[0].isdigit()
     size = SessionBytes(load_model("qwen3.6-35b-a3b"))
     memory_bytes = 12 * 2**30
     layout = parse_layout(
-        "65536,32768x3,16384x11",
+        text,
         size=size,
         memory_bytes=memory_bytes,
         model_context_tokens=262_144,
-        own_context_tokens=32_768,
+        own_context_tokens=32_768 if is_list else None,
     )
     assert layout.num_bytes(size) <= memory_bytes
-    run = replay(read_trace(BUNDLED), layout, size, load_cost("qwen3.6-35b-a3b", "m1-max-64gb"))
-    summary = run.summary
-    assert summary.moves >= 50
-    assert summary.pauses >= 5
-    assert summary.finished == 373
+    cost = load_cost("qwen3.6-35b-a3b", "m1-max-64gb")
+    summary = replay(read_trace(BUNDLED), layout, size, cost).summary
+    found = [summary.moves, summary.pauses, summary.finished, summary.refused]
+    assert found == [int(cell) for cell in row[1:]], "update data/traces/README.md"
+    assert summary.finished + summary.refused == len(requests)
     assert 0.6 < summary.load_ratio < 1.0
+
+
+def test_the_layout_named_first_has_50_moves_and_5_pauses_or_more() -> None:
+    layout, moves, pauses, *_ = readme_rows()[0]
+    assert layout.startswith("`65536,32768x3,16384x11`")
+    assert int(moves) >= 50
+    assert int(pauses) >= 5
 
 
 @settings(max_examples=30, deadline=None)
