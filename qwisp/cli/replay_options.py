@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from qwisp.context_rule import ContextAdmission
 from qwisp.cost import CostModel, load_cost
 from qwisp.errors import BadInput, NotCalibrated
 from qwisp.memory.projection import Term
@@ -113,6 +114,9 @@ class Question:
         scale = parse_rate(rate) if rate else None
         limit = parse_max_new(max_new)
         own = parse_tokens(context) if context else None
+        if own is not None:
+            # Named memory stands in for the machine's, so then only the model bounds the context.
+            ContextAdmission(spec, None if named else box).admit(own)
         changes: dict[str, object] = {"order": order}
         if budget is not None:
             changes["budget_tokens"] = 0 if budget.strip() == "0" else parse_tokens(budget)
