@@ -163,10 +163,14 @@ def _open_locked(path: Path) -> int:
     try:
         # The kernel drops the lock with the process, however it dies.
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(fd)
         what = f"receipts {path} is being written by another run"
         raise BadInput(what, "wait for it to end, or stop it: nothing it stored is lost") from None
+    except OSError as error:
+        os.close(fd)
+        what = f"receipts {path} cannot be locked: {error.strerror}"
+        raise BadInput(what, "keep receipts on a local disk") from None
     if is_new:
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
@@ -184,6 +188,9 @@ def _read_all(fd: int) -> bytes:
 
 def _to_disk(fd: int) -> None:
     if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone stops at the drive's cache
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(fd)
+        try:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+            return
+        except OSError:  # a file system that lacks it, like a mounted share
+            pass
+    os.fsync(fd)
