@@ -1,6 +1,6 @@
 """The machine this runs on: memory, and the limit that binds before it runs out.
 
-Reads `/proc` and cgroups on Linux, `sysctl` on macOS, NVML where its Python binding is installed.
+Reads `/proc` and cgroups on Linux, `sysctl` on macOS, NVML or `nvidia-smi` where there is one.
 Every source is a small function with its path or reader as argument, so that tests can feed it.
 """
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from qwisp.errors import BadInput
 from qwisp.spec.machine import MachineSpec
@@ -18,6 +19,11 @@ from qwisp.spec.machine import MachineSpec
 ROOT = Path("/")
 # A cgroup v1 without a limit prints a page-rounded 2**63; anything near it is no limit.
 _NO_LIMIT = 2**60
+SMI_QUERY = [
+    "nvidia-smi",
+    "--query-gpu=name,memory.total,memory.reserved",
+    "--format=csv,noheader,nounits",
+]
 
 
 def detect_machine() -> MachineSpec:
@@ -25,18 +31,9 @@ def detect_machine() -> MachineSpec:
 
     A visible NVIDIA device comes first, because that is where a model would be served.
     """
-    gpu = _nvidia_memory()
-    if gpu is not None:
-        title, total = gpu
-        return MachineSpec(
-            name="this",
-            title=title,
-            memory_bytes=total,
-            memory_kind="vram",
-            limit_bytes=total,
-            limit_name="VRAM",
-            source="NVML",
-        )
+    device = _nvidia()
+    if device is not None:
+        return device
     if sys.platform == "darwin":
         return mac_machine(read_sysctl)
     if sys.platform.startswith("linux"):
@@ -120,18 +117,57 @@ def _meminfo_bytes(path: Path) -> int:
     raise BadInput(f"{path} names no MemTotal", "name a machine of the catalog with --machine")
 
 
-def _nvidia_memory() -> tuple[str, int] | None:
+def _nvidia() -> MachineSpec | None:
     try:
         import pynvml
     except ImportError:
-        return None
+        return nvidia_machine(_run_smi())
     try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        name = pynvml.nvmlDeviceGetName(handle)
-        return f"this machine ({name})", int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+        return nvml_machine(pynvml)
     except pynvml.NVMLError:
         return None
+
+
+def nvml_machine(nvml: Any) -> MachineSpec:
+    """Return the first NVIDIA device as NVML describes it."""
+    nvml.nvmlInit()
+    handle = nvml.nvmlDeviceGetHandleByIndex(0)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    return _device(str(nvml.nvmlDeviceGetName(handle)), memory.total, memory.reserved, "NVML")
+
+
+def nvidia_machine(text: str) -> MachineSpec | None:
+    """Return the first device of an `nvidia-smi` answer to `SMI_QUERY`; None for any other text.
+
+    >>> nvidia_machine("NVIDIA H200, 143771, 616").limit_bytes == (143771 - 616) * 2**20
+    True
+    """
+    fields = [field.strip() for field in text.partition("\n")[0].split(",")]
+    if len(fields) != 3 or not all(field.isdigit() for field in fields[1:]):
+        return None
+    name, total, reserved = fields[0], int(fields[1]) << 20, int(fields[2]) << 20
+    return _device(name, total, reserved, "nvidia-smi")
+
+
+def _device(name: str, total: int, reserved: int, source: str) -> MachineSpec:
+    # What the driver reserves is never given to a process: CUDA reports the rest as its total.
+    return MachineSpec(
+        name="this",
+        title=f"this machine ({name})",
+        memory_bytes=total,
+        memory_kind="vram",
+        limit_bytes=total - reserved,
+        limit_name="VRAM less what the driver reserves,",
+        source=source,
+    )
+
+
+def _run_smi() -> str:
+    try:
+        done = subprocess.run(SMI_QUERY, capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def _read(path: Path) -> str | None:

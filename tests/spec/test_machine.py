@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from qwisp.errors import BadInput
-from qwisp.spec.detect import detect_machine, linux_machine, mac_machine
+from qwisp.spec.detect import (
+    detect_machine,
+    linux_machine,
+    mac_machine,
+    nvidia_machine,
+    nvml_machine,
+)
 from qwisp.spec.machine import MachineSpec, load_machine, machine_names
 from qwisp.units import GIB
 
@@ -93,6 +100,39 @@ def test_a_mac_uses_its_wired_limit_where_somebody_set_one():
     assert mac_machine(values.get).usable_bytes == 64 * GIB * 7 // 10
     with pytest.raises(BadInput, match=r"hw\.memsize"):
         mac_machine({}.get)
+
+
+class Nvml:
+    """One H200, as its driver 580.159.04 described it."""
+
+    nvmlMemory_v2 = "v2"
+
+    def nvmlInit(self):
+        pass
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetName(self, handle):
+        return "NVIDIA H200"
+
+    def nvmlDeviceGetMemoryInfo(self, handle, version):
+        assert version == "v2"
+        return SimpleNamespace(total=150754820096, reserved=644939776)
+
+
+def test_a_device_gives_its_memory_less_what_the_driver_reserves():
+    machine = nvml_machine(Nvml())
+    assert machine.usable_bytes == load_machine("h200-141gb").usable_bytes
+    printed = nvidia_machine("NVIDIA H200, 143771, 616\nNVIDIA H200, 143771, 616\n")
+    # nvidia-smi prints whole MiB, so it can be off by one for each of the two figures.
+    assert abs(printed.usable_bytes - machine.usable_bytes) <= 2 << 20
+    assert (machine.memory_kind, printed.title) == ("vram", machine.title)
+
+
+@pytest.mark.parametrize("text", ["", "No devices were found", "NVIDIA H200, [N/A], 616"])
+def test_an_answer_without_a_device_is_no_machine(text: str):
+    assert nvidia_machine(text) is None
 
 
 def test_this_machine_is_detected():
