@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qwisp.errors import BadInput
 from qwisp.scheduling.layout import MARGIN_ROWS, Layout, SessionSize, parse_layout
 from qwisp.trace.request import Trace
 
@@ -57,18 +56,15 @@ def layout_of(
     memory_bytes: int,
     model_context_tokens: int,
     own_context_tokens: int | None = None,
-) -> Layout | None:
-    """Return the layout of a proposal; None when the model's context is too short for it."""
-    try:
-        return parse_layout(
-            proposal.text,
-            size=size,
-            memory_bytes=memory_bytes,
-            model_context_tokens=model_context_tokens,
-            own_context_tokens=proposal.own_context_tokens or own_context_tokens,
-        )
-    except BadInput:
-        return None
+) -> Layout:
+    """Return the layout of a proposal. Raises `BadInput`, also for a model too short for it."""
+    return parse_layout(
+        proposal.text,
+        size=size,
+        memory_bytes=memory_bytes,
+        model_context_tokens=model_context_tokens,
+        own_context_tokens=proposal.own_context_tokens or own_context_tokens,
+    )
 
 
 def _halves(size: SessionSize, memory_bytes: int, *, large: int, small: int) -> list[Proposal]:

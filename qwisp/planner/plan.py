@@ -91,11 +91,13 @@ def make_plan(
     context = model.context_max_tokens
     found: list[Candidate] = []
     for proposal in layouts or proposals(trace, size, memory_bytes, context):
-        layout = layout_of(proposal, size, memory_bytes, context, own_context_tokens)
-        if layout is not None:
-            found.append(
-                Candidate(proposal=proposal, layout=layout, num_bytes=layout.num_bytes(size))
-            )
+        try:
+            layout = layout_of(proposal, size, memory_bytes, context, own_context_tokens)
+        except BadInput:
+            if layouts:
+                raise  # it was asked for by name
+            continue  # one of ours, and this model's context is too short for it
+        found.append(Candidate(proposal=proposal, layout=layout, num_bytes=layout.num_bytes(size)))
 
     def run_at(layout: Layout, some: Trace, at: Fraction) -> Run:
         return replay(some, layout, size, cost, settings, rate=at, max_new=max_new)

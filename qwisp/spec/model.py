@@ -61,6 +61,8 @@ class ModelSpec:
         if isinstance(config, Mapping):
             return read_config(config, name=name)
         values, path = load_json(Path(config), "config.json")
+        if not isinstance(values, Mapping):
+            raise BadConfig(f"{path} holds no JSON object", "give a Hugging Face config.json")
         spec = read_config(values, name=name or path.parent.name)
         return replace(spec, source=spec.source or str(path))
 
