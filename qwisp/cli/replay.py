@@ -20,6 +20,7 @@ from qwisp.errors import BadInput, CheckFailed
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.planner.document import summary_document
 from qwisp.scheduling.layout import Layout, parse_layout
+from qwisp.sim.goodput import Slo, goodput
 from qwisp.sim.replay import replay
 from qwisp.sim.run import Run
 
@@ -32,6 +33,8 @@ _SHOWN = tuple(c for c in COLUMNS if c.key not in ("easier_ttft_p95_s", "sustain
 @click.option("--sustain", "find_rate", is_flag=True, help="Replay at the highest stable rate.")
 @click.option("--check-stepwise", is_flag=True, help="Prove the closed form against single steps.")
 @click.option("--chrome-trace", type=click.Path(path_type=Path), help="Write a trace-event file.")
+@click.option("--slo-ttft", type=float, help="Promise: seconds to the first token.")
+@click.option("--slo-tpot", type=float, help="Promise: mean seconds a further token.")
 @click.option("--facts", type=click.Path(), help="Replay an engine's facts instead of a trace.")
 @output.formats
 def command(
@@ -40,6 +43,8 @@ def command(
     find_rate: bool,
     check_stepwise: bool,
     chrome_trace: Path | None,
+    slo_ttft: float | None,
+    slo_tpot: float | None,
     facts: str | None,
     output_format: str,
 ) -> None:
@@ -49,6 +54,7 @@ def command(
 
         return show_facts(facts, output_format)
     began = time.process_time()
+    slo = _slo(slo_ttft, slo_tpot)
     q = ask()
     size = SessionBytes(q.model, chunk_tokens=q.settings.chunk_tokens)
     cut = _layout(q, layout, size)
@@ -59,6 +65,8 @@ def command(
     run = _run(q, cut, size, rate)
     replay_s, began = time.process_time() - began, time.process_time()
     document = replay_document(q, cut, run)
+    if slo is not None:
+        document["goodput"] = asdict(goodput(run, slo))
     tables_s = time.process_time() - began
     if check_stepwise:
         _check_stepwise(q, cut, size, run)
@@ -69,6 +77,13 @@ def command(
     output.emit([row({**document, "at_0.8": _NOTHING})], _SHOWN, output_format, document=document)
     output.note(f"verdict: {run.summary.verdict} at {float(rate):g}x", output_format)
     output.note(f"why: {run.summary.why}", output_format)
+    if slo is not None:
+        kept = document["goodput"]
+        output.note(
+            f"goodput: {kept['requests']:,} of {run.counts['submitted']:,} requests "
+            f"({kept['share']:.1%}), {kept['requests_per_s']:.3g}/s",
+            output_format,
+        )
     for text, count in run.summary.waits_by_binding.items():
         output.note(f"waited for {text}: {count:,}", output_format)
     if check_stepwise:
@@ -107,6 +122,14 @@ def replay_document(q: Question, layout: Layout, run: Run) -> dict[str, Any]:
         "bytes": num_bytes,
         **summary_document(run.summary),
     }
+
+
+def _slo(ttft_s: float | None, tpot_s: float | None) -> Slo | None:
+    if ttft_s is None and tpot_s is None:
+        return None
+    if ttft_s is None or tpot_s is None:
+        raise BadInput("half a promise: --slo-ttft and --slo-tpot go together", "give both")
+    return Slo(ttft_s=ttft_s, tpot_s=tpot_s)
 
 
 def _layout(q: Question, text: str, size: SessionBytes) -> Layout:

@@ -20,6 +20,15 @@ _COUNTS = (
     "pauses",
     "waits_by_binding",
 )
+_RATES = (
+    "output_tokens_per_s",
+    "mean_decoding",
+    "extrapolated",
+    "wasted",
+    "passed",
+    "most_passed",
+    "load_ratio",
+)
 _SPREADS = ("queue_s", "ttft_s", "tpot_s", "e2e_s", "worst_stall_s")
 
 
@@ -71,14 +80,7 @@ def candidate_document(candidate: Candidate) -> dict[str, Any]:
 
 def summary_document(summary: Summary | None) -> dict[str, Any]:
     """Return a summary's counts, spreads and verdict; nulls without one."""
-    keys = (
-        *_COUNTS,
-        *_SPREADS,
-        "output_tokens_per_s",
-        "mean_decoding",
-        "extrapolated",
-        "load_ratio",
-    )
+    keys = (*_COUNTS, *_SPREADS, *_RATES)
     if summary is None:
         return {**dict.fromkeys(keys), "verdict": None, "why": "does not fit"}
     values = {key: getattr(summary, key) for key in keys}

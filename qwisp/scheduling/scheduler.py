@@ -12,6 +12,7 @@ from qwisp.scheduling.contract import (
     Admit,
     Ask,
     Binding,
+    Drop,
     End,
     Ending,
     LogEntry,
@@ -232,7 +233,13 @@ class Scheduler:
             if stream.arrived_round < self.index:
                 waited = stream.wait_binding or "order"
             self._log.append(
-                (self.index, PLAN, "admit", stream.id, (place.slot, place.start_row, waited))
+                (
+                    self.index,
+                    PLAN,
+                    "admit",
+                    stream.id,
+                    (place.slot, place.start_row, waited, stream.passed),
+                )
             )
             ops.append(Admit(stream.id, place, stream.prompt_tokens))
             stream.state = PREFILL
@@ -323,9 +330,8 @@ class Scheduler:
         if not 0 <= position < num_ops + len(round.decode):
             raise SchedulerBug(f"operation {position} failed, but the round has {num_ops}")
         op = round.ops[position] if position < num_ops else None
-        if isinstance(op, End) or (op is not None and not hasattr(op, "id")):
-            self._log.append((index, SETTLE, "lost", getattr(op, "id", -1), (reason,)))
-            return
+        if isinstance(op, End | Drop):
+            return  # the request is over, the blob forgotten: nothing is left to decide
         stream = self.live.get(op.id if op is not None else round.decode[position - num_ops])
         if stream is not None:
             self._end(stream, "failed", reason, index, SETTLE)

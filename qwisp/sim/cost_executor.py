@@ -234,7 +234,7 @@ class CostExecutor:
         record = self.records[op.id]
         record.admitted_ps = self.now_ps
         record.path = str(op.place.slot)
-        record.held_rows = op.place.num_rows
+        record.hold(op.place.num_rows, self.now_ps)
         if op.prompt_tokens == 1 and self._cost.chunk_rule == "aligned":
             self._join(record)
         return 0
@@ -248,6 +248,7 @@ class CostExecutor:
         record = self.records[op.id]
         record.moves += 1
         record.path += f">{op.target.slot}"
+        record.hold(op.target.num_rows, self.now_ps)
         return self._copy_ps(op.num_rows)
 
     def _pause(self, op: Pause) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from qwisp.errors import BadInput
 from qwisp.scheduling.contract import Ask, End, Fact, Outcome, Round
-from qwisp.scheduling.wrappers import run_without
+from qwisp.scheduling.wrappers import named, run_without
 from qwisp.sim.cost_executor import CostExecutor
 from qwisp.trace.facts_file import (
     AskRecord,
@@ -84,10 +84,11 @@ class FactsExecutor:
         """Answer with what happened in the round, or in as many repeats as nothing happened in."""
         count = self._count(round)
         found = self._at.pop(round.index + count - 1, [])
-        failed = tuple((r.position, r.reason) for r in found if isinstance(r, FailRecord))
+        fails = [r for r in found if isinstance(r, FailRecord)]
+        failed = tuple(sorted((_position(round, r), r.reason) for r in fails))
         stopped = tuple(r.id for r in found if isinstance(r, StopRecord))
         extras = [(r.id, r.tokens) for r in found if isinstance(r, ExtraRecord)]
-        self._check(round, count, failed, stopped, extras)
+        self._check(round, count, stopped, extras)
         if self._clock is not None:
             run_without(self._clock, round, list(failed), count)
             for request_id, tokens in extras:
@@ -131,16 +132,11 @@ class FactsExecutor:
         self,
         round: Round,
         count: int,
-        failed: tuple[tuple[int, str], ...],
         stopped: tuple[int, ...],
         extras: list[tuple[int, int]],
     ) -> None:
         """Raise `BadInput` unless such a round could have had such an outcome."""
         index = round.index + count - 1
-        num = len(round.ops) + len(round.decode)
-        for position, _ in failed:
-            if position >= num:
-                raise _unlike(index, f"operation {position} fails, but the round has {num}")
         for op in round.ops:
             if isinstance(op, End):
                 self._yielded.pop(op.id, None)
@@ -164,6 +160,18 @@ class FactsExecutor:
             self._yielded[request_id] = (rounds, more)
 
 
+def _position(round: Round, record: FailRecord) -> int:
+    """Return where the failed operation stands in the round."""
+    num = len(round.ops) + len(round.decode)
+    if record.position is None:
+        for position in range(num):
+            if named(round, position) == (record.op, record.id):
+                return position
+    elif record.position < num:
+        return record.position
+    raise _unlike(record.round, f"{_in_words(record)}, but is none of its {num}")
+
+
 def _next(rounds: list[int], index: int) -> int:
     """Return the first of the sorted `rounds` after `index`, or -1."""
     at = bisect_right(rounds, index)
@@ -173,7 +181,8 @@ def _next(rounds: list[int], index: int) -> int:
 def _in_words(record: FactRecord) -> str:
     match record:
         case FailRecord():
-            return f"operation {record.position} fails"
+            what = f"operation {record.position}" if record.op is None else record.op
+            return f"{what} fails" if record.id is None else f"{what} of request {record.id} fails"
         case StopRecord():
             return f"request {record.id} stops"
         case _:

@@ -16,7 +16,9 @@ class RequestRecord:
         "ask",
         "end_ps",
         "first_ps",
+        "held_row_ps",
         "held_rows",
+        "held_since_ps",
         "id",
         "joined_step",
         "longest_pause_ps",
@@ -54,8 +56,15 @@ class RequestRecord:
         self.paused_since_ps = -1
         self.path = ""  # sessions held in turn, like 4>1
         self.held_rows = 0
+        self.held_since_ps = 0
+        self.held_row_ps = 0
         self.joined_step = 0
         self.stop_step = -1
+
+    def hold(self, num_rows: int, now_ps: int) -> None:
+        """Occupy `num_rows` from now on, and count what was occupied until now."""
+        self.held_row_ps += self.held_rows * (now_ps - self.held_since_ps)
+        self.held_rows, self.held_since_ps = num_rows, now_ps
 
     def tokens_from(self, now_ps: int) -> None:
         """Note the first token, or the first one after a pause and how long it was missed."""
@@ -68,6 +77,7 @@ class RequestRecord:
     def end(self, op: End, now_ps: int) -> None:
         """Note the end; a request refused on arrival never waited."""
         self.end_ps = self.arrival_ps if op.outcome == "refused" else now_ps
+        self.hold(self.held_rows, now_ps)
         self.outcome, self.reason, self.truncated = op.outcome, op.reason, op.truncated
         if self.paused_since_ps >= 0:
             self.paused_ps += now_ps - self.paused_since_ps

@@ -13,6 +13,7 @@ from qwisp.scheduling.layout import Layout, SessionSize
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Recorded
 from qwisp.trace.facts_file import (
+    OPS,
     AskRecord,
     CancelRecord,
     ExtraRecord,
@@ -29,8 +30,8 @@ _NS_PER_S = 10**9
 def facts_of(recorded: Recorded) -> tuple[FactRecord, ...]:
     """Return the facts of a run by round: arrivals and cancels first, then what the round did.
 
-    Cancels of requests that had not arrived are left out: they changed nothing. Raises `BadInput`
-    when an id was used twice, because a file names a request by its id.
+    Cancels of requests that had not arrived and failures of `End` and `Drop` are left out: they
+    changed nothing. Raises `BadInput` when an id was used twice, because ids name the requests.
     """
     known: set[int] = set()
     early: list[FactRecord] = []
@@ -57,7 +58,11 @@ def facts_of(recorded: Recorded) -> tuple[FactRecord, ...]:
             early.append(CancelRecord(fact.round, _ns(time_s), fact.cancel))
     late: list[FactRecord] = [
         *(ExtraRecord(index, _ns(at), i, tokens) for index, at, i, tokens in recorded.extras),
-        *(FailRecord(index, _ns(at), pos, why) for index, at, pos, why in recorded.fails),
+        *(
+            FailRecord(index, _ns(at), None, why, *op)
+            for (index, at, _, why), op in zip(recorded.fails, recorded.failed_ops, strict=True)
+            if op[0] in OPS
+        ),
         *(StopRecord(index, _ns(at), i) for index, at, i in recorded.stops),
     ]
     return tuple(sorted([*early, *late], key=lambda record: record.round))  # stable: early first

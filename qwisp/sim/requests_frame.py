@@ -20,7 +20,8 @@ def requests_frame(run: Run) -> pl.DataFrame:
 
     `queue_s` arrival to admission, `ttft_s` arrival to first token, `tpot_s` mean seconds a further
     token, `e2e_s` arrival to end. `worst_stall_s` is the longest gap between two tokens,
-    `stalled_s` the sum of rounds that also prefilled and `stall_rounds` (k) their number. `slots`
+    `stalled_s` the sum of rounds that also prefilled and `stall_rounds` (k) their number. `passed`
+    counts the later requests that went first. `held_row_s` is rows held times seconds; `slots`
     names the sessions it held in turn, like `4>1`.
     """
     records = list(run.executor.records.values())
@@ -37,9 +38,8 @@ def requests_frame(run: Run) -> pl.DataFrame:
     started, answered = columns["admitted_ps"] >= 0, columns["first_ps"] >= 0
     several = answered & (produced > 1)
     tpot = (end - first) / np.maximum(produced - 1, 1)
-    waited = {
-        entry[3]: entry[4][2] for entry in run.scheduler._log if entry[2] == "admit" and entry[4][2]
-    }
+    waited = {e[3]: e[4][2] for e in run.scheduler._log if e[2] == "admit" and e[4][2]}
+    passed = {e[3]: e[4][3] for e in run.scheduler._log if e[2] == "admit" and e[4][3]}
     frame = pl.DataFrame(
         {
             "id": [r.id for r in records],
@@ -52,6 +52,7 @@ def requests_frame(run: Run) -> pl.DataFrame:
             "truncated": [r.truncated for r in records],
             "queue_s": _where(started, admitted - arrival),
             "waited_for": [waited.get(r.id) for r in records],
+            "passed": [passed.get(r.id, 0) for r in records],
             "ttft_s": _where(answered, first - arrival),
             "tpot_s": _where(several, tpot),
             "e2e_s": _where(columns["end_ps"] >= 0, end - arrival),
@@ -61,6 +62,7 @@ def requests_frame(run: Run) -> pl.DataFrame:
             "moves": [r.moves for r in records],
             "pauses": [r.pauses for r in records],
             "paused_s": paused,
+            "held_row_s": np.array([r.held_row_ps for r in records], dtype=np.float64) / PS,
             "slots": [r.path for r in records],
         },
         schema_overrides={"slots": pl.String, "waited_for": pl.String},

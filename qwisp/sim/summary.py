@@ -36,7 +36,9 @@ class Summary:
 
     `truncated` counts replies cut by their maximum; they are finished, but outside goodput.
     `mean_decoding` is the decoders of a round, averaged over time; `extrapolated` the share of
-    reply tokens that came at widths beyond the measured decode table.
+    reply tokens that came at widths beyond the measured decode table. `wasted` is the share of the
+    held row-seconds that no token used; `passed` counts later requests that went first, and
+    `most_passed` is what the unluckiest request suffered.
     """
 
     requests: int
@@ -57,6 +59,9 @@ class Summary:
     output_tokens_per_s: float
     mean_decoding: float
     extrapolated: float
+    wasted: float | None
+    passed: int
+    most_passed: int
     load_ratio: float | None
     verdict: Verdict
     why: str
@@ -110,10 +115,25 @@ def summarize(run: Run) -> Summary:
         output_tokens_per_s=int(frame["produced_tokens"].sum()) / makespan_s if makespan_s else 0.0,
         mean_decoding=decoding / makespan_s if makespan_s else 0.0,
         extrapolated=float(tokens[beyond[widths]].sum() / max(1, tokens.sum())),
+        wasted=_wasted(frame),
+        passed=int(frame["passed"].sum()),
+        most_passed=int(frame["passed"].max() or 0),
         load_ratio=ratio,
         verdict=verdict,
         why=why,
     )
+
+
+def _wasted(frame: pl.DataFrame) -> float | None:
+    """Return the share of held row-seconds without a token: the prompt fills the place evenly
+    during prefill, the reply during decode and its pauses."""
+    held = frame["held_row_s"].sum()
+    served = frame.filter(pl.col("ttft_s").is_not_null())
+    prefill_s = served["ttft_s"] - served["queue_s"]
+    decode_s = served["e2e_s"] - served["ttft_s"]
+    prompt, produced = served["prompt_tokens"], served["produced_tokens"]
+    used = (prompt * prefill_s / 2 + (prompt + produced / 2) * decode_s).sum()
+    return max(0.0, 1 - used / held) if held else None
 
 
 def judge(run: Run, offered: Offered) -> tuple[Verdict, str, float | None]:
