@@ -82,8 +82,9 @@ def decode_ps(model: CostModel, point: PrefillPoint) -> int:
 def fit_decode(points: Sequence[DecodePoint]) -> tuple[tuple[tuple[int, int], ...], int]:
     """Return the table `((width, ps), ...)` and picoseconds per used row.
 
-    The slope over rows is the median over all pairs of points of one width that differ in rows
-    (0 without such a pair, never negative); the table is the median of what is left.
+    The slope over rows is the median over all pairs of points of one width of which one has at
+    least twice the rows of the other: closer ones show noise. It is 0 without such a pair and never
+    negative. The table is the median of what is left.
 
     >>> fit_decode([DecodePoint("a", 0.010, 1, 0), DecodePoint("b", 0.011, 1, 1000)])
     (((1, 10000000000),), 1000000)
@@ -93,7 +94,9 @@ def fit_decode(points: Sequence[DecodePoint]) -> tuple[tuple[tuple[int, int], ..
         (b.seconds - a.seconds) / (b.rows - a.rows)
         for i, a in enumerate(used)
         for b in used[i + 1 :]
-        if a.width == b.width and a.rows != b.rows
+        if a.width == b.width
+        and a.rows != b.rows
+        and max(a.rows, b.rows) >= 2 * min(a.rows, b.rows)
     ]
     slope_s = max(0.0, median(slopes)) if slopes else 0.0
     table = []

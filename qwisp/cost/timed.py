@@ -114,6 +114,22 @@ def _prefill_label(shape: tuple[int, ...], times: Sequence[float]) -> str:
     )
 
 
+def first_and_last(rounds: Sequence[TimedRound]) -> dict[int, tuple[float, float]]:
+    """Return when each request had its first and its last token, in clock units from the start.
+
+    For runs without pauses between rounds, in which all requests come at once.
+    """
+    now: float = 0
+    found: dict[int, tuple[float, float]] = {}
+    for round, outcome, elapsed in rounds:
+        for request_id in round.decode:
+            # The first token of a repeated round comes when its first step is over.
+            first = found.get(request_id, (now + elapsed / outcome.rounds, 0))[0]
+            found[request_id] = (first, now + elapsed)
+        now += elapsed
+    return found
+
+
 def hold_out(points: Sequence[PrefillPoint], num_used: int) -> tuple[PrefillPoint, ...]:
     """Return the points with `num_used` of them, spread evenly, for the fit; the rest test it.
 

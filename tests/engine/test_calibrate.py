@@ -1,0 +1,106 @@
+"""Calibrating the engine: the way of `qwisp calibrate`, on a tiny model."""
+
+import time
+from statistics import median
+
+import pytest
+
+from qwisp.cost import load_cost, write_cost
+from qwisp.cost.model import PS_PER_S
+from qwisp.cost.store import calibration_path
+from qwisp.cost.timed import first_and_last
+from qwisp.engine.calibrate import calibrate, random_requests, timed_run
+from qwisp.engine.identity import Identity
+from qwisp.engine.tiny import tiny_config
+from qwisp.memory.session_bytes import SessionBytes
+from qwisp.scheduling.contract import Ask
+from qwisp.scheduling.drive import drive
+from qwisp.scheduling.layout import Layout
+from qwisp.scheduling.row_space import RowSpace
+from qwisp.scheduling.scheduler import Scheduler
+from qwisp.scheduling.settings import Settings
+from qwisp.sim.cost_executor import CostExecutor
+from qwisp.spec.model import ModelSpec
+from tests.engine.runs import tiny_decoder
+
+LANES, CHUNK, CONTEXT = 4, 64, 1024
+
+
+@pytest.fixture(scope="module")
+def rig():
+    size = SessionBytes(ModelSpec.from_config(tiny_config("hybrid")), None, CHUNK)
+    return tiny_decoder("hybrid"), Identity(width=8, chunk_tokens=CHUNK), size
+
+
+def _calibrate(rig, context_tokens, repeats):
+    decoder, identity, size = rig
+    return calibrate(
+        decoder,
+        identity,
+        size,
+        name="test",
+        model="tiny-hybrid",
+        machine="this",
+        lanes=LANES,
+        context_tokens=context_tokens,
+        clock=time.process_time,
+        repeats=repeats,
+    )
+
+
+def test_the_engine_is_calibrated_into_a_file_that_loads(rig, tmp_path):
+    measured = _calibrate(rig, 512, repeats=1)
+    path = tmp_path / calibration_path("tiny-hybrid", "this").name
+    cost = write_cost(path, measured)
+    assert load_cost("tiny-hybrid", "this", folders=(tmp_path,)) == cost
+    assert cost.require() is cost
+    assert (cost.chunk_tokens, cost.chunk_rule, cost.copy_measured) == (CHUNK, "aligned", True)
+    assert [width for width, _ in cost.step_ps_by_width] == [1, 2, 3, 4]
+    assert len(cost.residuals) == len(measured.prefill) + len(measured.decode)
+    assert cost.grant_ps(0, 256, 4) + cost.round_ps > 0
+
+
+@pytest.mark.slow  # processor times of a shared machine drift: three pairs of runs, minutes
+def test_the_simulator_predicts_another_run_of_the_engine(rig, tmp_path):
+    errors = []
+    for seed in range(3):
+        # A calibration and the run it predicts lie side by side, so that both meet the same load.
+        cost = write_cost(tmp_path / "x.json", _calibrate(rig, CONTEXT, repeats=1))
+        errors += _errors_of_a_run(rig, cost, seed)
+    assert len(errors) == 3 * 2 * 6
+    assert median(errors) < 0.15, [round(e, 3) for e in errors]
+
+
+def _errors_of_a_run(rig, cost, seed):
+    """Relative errors of first and last token of each request, engine against simulator."""
+    decoder, identity, size = rig
+    prompts = (900, 300, 700, 90, 600, 500)  # more requests than lanes: two have to wait
+    asks = {i: Ask(i, prompt, 20 + 15 * i) for i, prompt in enumerate(prompts)}
+    settings = Settings(budget_tokens=2 * CHUNK, chunk_tokens=CHUNK)
+    rounds = timed_run(
+        decoder,
+        identity,
+        size,
+        asks,
+        random_requests(asks, decoder.spec.vocab, seed=seed),
+        settings=settings,
+        lanes=LANES,
+        context_tokens=CONTEXT,
+        clock=time.process_time,
+    )
+    layout = Layout(
+        text="4 windows",
+        kind="whole_window",
+        contexts=(CONTEXT,) * LANES,
+        lanes=LANES,
+        cut="first_free",
+        context_tokens=CONTEXT,
+    )
+    executor = CostExecutor([(0, ask, ask.max_new) for ask in asks.values()], cost, size)
+    drive(Scheduler(RowSpace(layout, size), settings), executor)
+    errors = []
+    for i, (first_s, last_s) in first_and_last(rounds).items():
+        record = executor.records[i]
+        errors.append(abs(record.first_ps / PS_PER_S / first_s - 1))
+        errors.append(abs(record.end_ps / PS_PER_S / last_s - 1))
+    return errors
