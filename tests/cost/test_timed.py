@@ -37,7 +37,7 @@ class Size:
         return rows
 
 
-def _run(budget_tokens, fail_round=None):
+def _run(budget_tokens, longest=CONTEXT):
     layout = Layout(
         text="4 windows",
         kind="whole_window",
@@ -47,22 +47,18 @@ def _run(budget_tokens, fail_round=None):
         context_tokens=CONTEXT,
     )
     settings = Settings(budget_tokens=budget_tokens, chunk_tokens=CHUNK)
-    asks = calibration_asks(CHUNK, CONTEXT, LANES)
+    asks = calibration_asks(CHUNK, longest, LANES)
     executor = CostExecutor([(0, ask, ask.max_new) for ask in asks], TRUE, Size())
     timed = Timed(executor, clock=lambda: executor.now_ps / PS_PER_S)
-    if fail_round is not None:
-        inner = timed.executor.run
-        executor.run = lambda r: (
-            inner(r)._replace(failed=((0, "injected"),)) if r.index == fail_round else inner(r)
-        )
     drive(Scheduler(RowSpace(layout, Size()), settings), timed)
     return timed.rounds
 
 
 @pytest.fixture(scope="module")
 def points():
-    # Two budgets, because one alone cannot tell a cost per round from a cost per chunk.
-    return measured_points([*_run(CHUNK), *_run(4 * CHUNK)])
+    # Two budgets tell a cost per round from one per chunk, two lengths rows from lanes.
+    runs = [_run(budget, longest) for budget in (CHUNK, 4 * CHUNK) for longest in (CONTEXT, 256)]
+    return measured_points([round for run in runs for round in run])
 
 
 def test_a_calibrated_simulator_gives_its_own_costs_back(points):
