@@ -132,6 +132,12 @@ def test_every_offer_is_admitted_by_the_rule_itself():
     assert replace(rule, lanes=lanes + 1).check(refusal.context_tokens) is not None
 
 
+def test_where_nothing_would_fit_nothing_is_offered():
+    refusal = ContextAdmission(QWEN, load_machine("m4-16gb"), lanes=4).check(65536)
+    assert (refusal.legal_tokens, refusal.offers) == ((), ())
+    assert "nothing would fit" in refusal.todo
+
+
 def test_the_largest_context_is_admitted_and_one_token_more_is_not():
     rule = ContextAdmission(QWEN, TIGHT, lanes=4)
     largest = rule.largest()
