@@ -110,8 +110,10 @@ def run_without(
 class Recorded(_Wrapper):
     """Keeps every fact of a run with its round index and time, ready to be replayed.
 
-    `asks`, `cancels`, `stops`, `fails` and `extras` (decoders that did not yield one token a round:
-    the difference) hold `(round, time_s, ...)`. `clock` returns seconds; None writes zeros.
+    `stops`, `fails` and `extras` (decoders that did not yield one token a round: the difference)
+    hold `(round, time_s, ...)`; `failed_ops` names the operations of `fails` by kind and id, since
+    positions shift when a refusal is told in another round. `clock` returns seconds; None writes
+    zeros.
     """
 
     def __init__(self, inner: Executor, clock: Callable[[], float] | None = None) -> None:
@@ -120,6 +122,7 @@ class Recorded(_Wrapper):
         self.facts_seen: list[tuple[float, Fact]] = []
         self.stops: list[tuple[int, float, int]] = []
         self.fails: list[tuple[int, float, int, str]] = []
+        self.failed_ops: list[tuple[str, int]] = []
         self.extras: list[tuple[int, float, int, int]] = []
         self.num_runs = 0
         self.num_rounds = 0
@@ -139,9 +142,19 @@ class Recorded(_Wrapper):
         self.num_rounds += outcome.rounds
         self.stops.extend((index, now_s, request_id) for request_id in outcome.stopped)
         self.fails.extend((index, now_s, at, reason) for at, reason in outcome.failed)
+        self.failed_ops.extend(named(round, at) for at, _ in outcome.failed)
         self.extras.extend(
             (index, now_s, request_id, num_tokens - outcome.rounds)
             for request_id, num_tokens in outcome.produced
             if num_tokens != outcome.rounds
         )
         return outcome
+
+
+def named(round: Round, position: int) -> tuple[str, int]:
+    """Return kind and id of what stands at a position: `("Move", 7)`, `("decode", 7)`."""
+    at = position - len(round.ops)
+    if at >= 0:
+        return "decode", round.decode[at]
+    op = round.ops[position]
+    return type(op).__name__, getattr(op, "id", -1)

@@ -2,8 +2,9 @@
 
 `{"schema", "layout", "W", "C", "budget", "order"}`, then lines `{"round", "time_s", "kind", ...}`:
 `ask` with `id, prompt_tokens, max_new, prefix, priority`; `cancel` and `stop` with `id`; `fail`
-with `position` and `reason`; `extra` with `id` and `tokens`, where a decoder did not yield exactly
-one token a round. Any engine that writes such a file can be checked by replay.
+with `reason` and `position`, or with `op` and `id` in its place; `extra` with `id` and `tokens`,
+where a decoder did not yield exactly one token a round. Any engine that writes such a file can be
+checked by replay.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from qwisp.trace.json_lines import objects, prefix_ids, whole
 from qwisp.trace.source import read_bytes
 
 SCHEMA = "qwisp-facts-1"
+OPS = ("Resume", "Move", "Pause", "Admit", "Restore", "Grant", "Capture", "decode")
 _HEADER_KEYS = ("schema", "layout", "W", "C", "budget", "order")
 
 
@@ -68,12 +70,18 @@ class StopRecord(NamedTuple):
 
 
 class FailRecord(NamedTuple):
-    """The operation at `position` of the round failed (as in `Outcome.failed`)."""
+    """An operation failed: that at `position` of the round (as in `Outcome.failed`), or by name.
+
+    `op` is the kind of operation (one of `OPS`) and `id` whose; then `position` is None. Names are
+    safer: positions shift when a refusal is told one round later.
+    """
 
     round: int
     time_ns: int
-    position: int
+    position: int | None
     reason: str
+    op: str | None = None
+    id: int | None = None
 
 
 class ExtraRecord(NamedTuple):
@@ -124,7 +132,7 @@ def parse_facts(data: bytes, name: str = "facts") -> tuple[FactsHeader, tuple[Fa
                 if record.id in ids:
                     raise BadCell("id", f"request {record.id} arrives twice")
                 ids.add(record.id)
-            elif not isinstance(record, FailRecord) and record.id not in ids:
+            elif record.id is not None and record.id not in ids:
                 raise BadCell("id", f"request {record.id} has not arrived yet")
             records.append(record)
         except BadCell as cell:
@@ -180,8 +188,12 @@ def _record(value: dict[str, Any]) -> FactRecord:
         case "stop":
             return StopRecord(round, time_ns, _at_least(value, "id", 0))
         case "fail":
-            position = _at_least(value, "position", 0)
-            return FailRecord(round, time_ns, position, _text(value, "reason"))
+            reason = _text(value, "reason")
+            if "op" not in value:
+                return FailRecord(round, time_ns, _at_least(value, "position", 0), reason)
+            if value["op"] not in OPS:
+                raise BadCell("op", f"{str(value['op'])[:40]!r} is none of {', '.join(OPS)}")
+            return FailRecord(round, time_ns, None, reason, value["op"], _at_least(value, "id", 0))
         case "extra":
             tokens = whole(value, "tokens")
             if tokens == 0:
@@ -206,6 +218,9 @@ def facts_lines(header: FactsHeader, records: Iterable[FactRecord]) -> Iterable[
     yield json.dumps(dict(zip(_HEADER_KEYS, head, strict=True)) | dict(header.extra)) + "\n"
     for record in records:
         seconds, rest_ns = divmod(record.time_ns, NS_PER_S)
-        fields = {key: value for key, value in record._asdict().items() if key != "time_ns"}
+        fields = record._asdict()
+        del fields["time_ns"]
+        if isinstance(record, FailRecord):
+            fields = {key: value for key, value in fields.items() if value is not None}
         rest = json.dumps({"round": fields.pop("round"), "kind": _KINDS[type(record)], **fields})
         yield f'{{"time_s": {seconds}.{rest_ns:09d}, {rest[1:]}\n'
