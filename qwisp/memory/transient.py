@@ -1,7 +1,7 @@
 """Prefill transient: memory that is there only while a chunk of a prompt passes through a layer.
 
-Where a head size has no fused prefill kernel, the scores of `heads x chunk x context` and the rows
-of the context are written out beside the cache:
+Where a head size has no fused prefill kernel, or rows are quantised, the scores of
+`heads x chunk x context` and the rows of the context are written out beside the cache:
 
     context x (2 x hidden + 2 x heads x chunk) bytes
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from qwisp.memory.dialect import Dialect
-from qwisp.spec.layers import FullAttention, Layer, SlidingWindow
+from qwisp.spec.layers import FullAttention, Layer, Mla, PooledAttention, SlidingWindow
 from qwisp.spec.model import ModelSpec
 from qwisp.units import format_bytes, format_tokens
 
@@ -46,24 +46,36 @@ def transient_bytes(
     `chunk_tokens` of 1 is prefill through the decode path, which writes no scores out.
     `dialect` says how many rows a window keeps; without it, the window and one chunk.
     """
-    layers = [c for c in model.caches if isinstance(c, FullAttention | SlidingWindow)]
-    unfused = [layer for layer in layers if layer.k_dim not in FUSED_HEAD_DIMS]
-    if chunk_tokens == 1 or (layers and not unfused and not is_quantised):
+    layers = model.attention_caches
+    unfused = [layer for layer in layers if is_quantised or not _has_fused_kernel(layer)]
+    if chunk_tokens == 1 or not unfused:
         return 0
     if model.hidden is None or model.query_heads is None:
         return None
-    wide, heads = HALF_BYTES * model.hidden, HALF_BYTES * model.query_heads
-    scores = [
-        _rows(layer, context_tokens, chunk_tokens, dialect) * (wide + heads * chunk_tokens)
-        for layer in unfused
-    ]
-    # Quantised rows become half precision again before they are multiplied, one layer at a time.
-    rows = [
-        _rows(layer, context_tokens, chunk_tokens, dialect)
-        * (layer.kv_heads * (layer.k_dim + layer.v_dim) * HALF_BYTES)
-        for layer in layers
-    ]
-    return max(scores, default=0) + (max(rows, default=0) if is_quantised else 0)
+    per_row = HALF_BYTES * (model.hidden + model.query_heads * chunk_tokens)
+    rows = [_rows(layer, context_tokens, chunk_tokens, dialect) for layer in unfused]
+    peak = max(rows) * per_row
+    if is_quantised:
+        # Quantised rows become half precision again before they are multiplied, layer by layer.
+        widths = map(_row_elements, unfused)
+        peak += max(n * width * HALF_BYTES for n, width in zip(rows, widths, strict=True))
+    return peak
+
+
+def _has_fused_kernel(layer: Layer) -> bool:
+    """No engine fuses attention over a latent, or over quantised rows."""
+    return isinstance(layer, FullAttention | SlidingWindow) and layer.k_dim in FUSED_HEAD_DIMS
+
+
+def _row_elements(layer: Layer) -> int:
+    match layer:
+        case FullAttention() | SlidingWindow():
+            return layer.kv_heads * (layer.k_dim + layer.v_dim)
+        case Mla():
+            return layer.kv_lora_rank + layer.rope_dim
+        case PooledAttention():
+            return layer.row_elements
+    raise AssertionError(f"{layer} keeps no rows")
 
 
 def widest_chunk(

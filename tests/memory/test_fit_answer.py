@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from qwisp.errors import BadInput
 from qwisp.memory.dialect import Dialect
 from qwisp.memory.dialect_fieldfare import Fieldfare
 from qwisp.memory.dialect_llama_cpp import LlamaCpp
+from qwisp.memory.dialect_mlx_lm import MlxLm
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.fit import fit
 from qwisp.memory.footprint import cache_bytes
@@ -29,6 +31,7 @@ from qwisp.spec.machine import load_machine
 from qwisp.spec.model import ModelSpec
 from qwisp.units import GIB, MIB
 
+CONFIGS = Path(__file__).parents[1] / "data/configs"
 GEMMA = load_model("gemma-4-26b-a4b")
 QWEN = load_model("qwen3.6-35b-a3b")
 M1, M5 = load_machine("m1-max-64gb"), load_machine("m5-max-36gb")
@@ -79,9 +82,25 @@ def test_fused_head_sizes_have_no_transient_until_the_cache_is_quantised():
         }
     )
     assert transient_bytes(model, 8192, 512) == 0
-    rows = 8192 * 2 * (128 + 128) * 2
-    assert transient_bytes(model, 8192, 512, is_quantised=True) == rows
+    scores, rows = 8192 * 2 * (1024 + 8 * 512), 8192 * 2 * (128 + 128) * 2
+    assert transient_bytes(model, 8192, 512, is_quantised=True) == scores + rows
     assert transient_bytes(QWEN, 8192, 1) == 0
+
+
+def test_a_measured_peak_slope_is_cache_inputs_and_scores():
+    """mlx-lm issue 1480: Qwen 3.6 at 4 bits peaked at 21.7 GB for 8,000 and 38.0 for 192,000."""
+    serving = Serving(model=QWEN, dialect=MlxLm(), weights_bytes=0)
+    low, high = (serving_memory(serving, n).known_bytes for n in (8192, 196608))
+    slope = (high - low) / (196608 - 8192)
+    assert slope == 20480 + 2 * 2048 + 2 * 16 * 2048
+    assert abs(slope / ((38.0e9 - 21.7e9) / 184000) - 1) < 0.02
+
+
+def test_an_attention_over_a_latent_has_no_fused_kernel():
+    model = load_model(CONFIGS / "deepseek_v2.json")
+    assert transient_bytes(model, 8192, 512) == 8192 * 2 * (
+        model.hidden + model.query_heads * 512
+    )  # fmt: skip
 
 
 def test_sizes_that_are_not_known_leave_the_transient_unmeasured():
