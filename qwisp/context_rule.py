@@ -16,7 +16,8 @@ from qwisp.memory.projection import Projection
 from qwisp.memory.refusal import Offer, Refusal, Rule
 from qwisp.memory.serving import Serving, kv_term, serving_memory
 from qwisp.memory.side_budgets import SideBudgets
-from qwisp.memory.variants import is_16_bit, with_kv_bits, with_lanes
+from qwisp.memory.transient import CHUNKS_TOKENS
+from qwisp.memory.variants import is_16_bit, with_chunk, with_kv_bits, with_lanes
 from qwisp.memory.weights import Weights, load_weights
 from qwisp.spec.catalog import load_model, model_names
 from qwisp.spec.machine import MachineSpec
@@ -183,6 +184,10 @@ class ContextAdmission:
         chunked = replace(self, prefill="chunked")
         if self.prefill == "unchunked" and chunked.broken(wanted) is None:
             yield chunked._offer("chunked prefill", "chunked", wanted)
+        narrower = self._widest_chunk(wanted)
+        if narrower is not None:
+            chunk = narrower.serving().chunk_tokens
+            yield narrower._offer("smaller prefill chunk", chunk, wanted)
         if is_16_bit(self.dialect):
             eight = replace(self, dialect=with_kv_bits(self.dialect, 8))
             if eight.broken(wanted) is None:
@@ -207,6 +212,15 @@ class ContextAdmission:
             fits = self._on_lanes(middle).broken(context_tokens) is None
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
+
+    def _widest_chunk(self, context_tokens: int) -> ContextAdmission | None:
+        """Return this setting with the widest narrower chunk that is admitted, None without one."""
+        for chunk in CHUNKS_TOKENS:
+            if chunk < self.serving().chunk_tokens:
+                other = replace(self, dialect=with_chunk(self.dialect, chunk))
+                if other.broken(context_tokens) is None:
+                    return other
+        return None
 
     def _on_lanes(self, lanes: int) -> ContextAdmission:
         return replace(self, lanes=lanes, dialect=with_lanes(self.dialect, lanes))

@@ -15,6 +15,7 @@ from qwisp.context_rule import LADDER_TOKENS, UNCHUNKED_KV_BUDGET_BYTES, Context
 from qwisp.errors import BadInput
 from qwisp.memory.dialect_fieldfare import Fieldfare
 from qwisp.memory.dialect_llama_cpp import LlamaCpp
+from qwisp.memory.dialect_mlx_lm import MlxLm
 from qwisp.memory.refusal import ContextRefused
 from qwisp.memory.variants import with_kv_bits
 from qwisp.spec.catalog import load_model, model_names
@@ -130,6 +131,19 @@ def test_every_offer_is_admitted_by_the_rule_itself():
         assert changed.memory(offer.context_tokens).known_bytes == offer.needs_bytes
     lanes = next(offer.value for offer in refusal.offers if offer.change == "fewer lanes")
     assert replace(rule, lanes=lanes + 1).check(refusal.context_tokens) is not None
+
+
+def test_the_widest_chunk_that_fits_is_offered_where_the_transient_is_what_is_too_much():
+    machine = load_machine("m5-max-36gb")
+    rule = ContextAdmission(QWEN, machine, dialect=MlxLm())
+    offers = {offer.change: offer for offer in rule.check(131072).offers}
+    chunk = offers["smaller prefill chunk"].value
+    assert chunk == 512
+    assert replace(rule, dialect=MlxLm(chunk_tokens=chunk)).check(131072) is None
+    assert replace(rule, dialect=MlxLm(chunk_tokens=2 * chunk)).check(131072) is not None
+    assert "smaller prefill chunk" not in {
+        offer.change for offer in ContextAdmission(QWEN, TIGHT, lanes=64).check(131072).offers
+    }
 
 
 def test_where_nothing_would_fit_nothing_is_offered():

@@ -16,7 +16,9 @@ Rule = Literal["positive", "native maximum", "unchunked KV budget", "machine mem
 class Offer(NamedTuple):
     """A change that was checked to fit, with the bytes it needs (None: not limited by bytes)."""
 
-    change: Literal["smaller context", "fewer lanes", "chunked prefill", "8-bit KV"]
+    change: Literal[
+        "smaller context", "fewer lanes", "chunked prefill", "smaller prefill chunk", "8-bit KV"
+    ]
     value: int | str
     context_tokens: int
     needs_bytes: int | None
@@ -27,6 +29,7 @@ class Offer(NamedTuple):
             "smaller context": f"context {context}",
             "fewer lanes": f"{self.value} lanes at {context}",
             "chunked prefill": f"chunked prefill at {context}",
+            "smaller prefill chunk": f"prefill chunk {self.value} at {context}",
             "8-bit KV": f"8-bit KV at {context}",
         }[self.change]
         size = "" if self.needs_bytes is None else f" ({format_bytes(self.needs_bytes)})"
