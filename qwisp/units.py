@@ -70,7 +70,9 @@ def parse_tokens(text: str | int) -> int:
         raise BadInput(f"token count {text!r} has no unit {unit!r}", "write it like 4096 or 64K")
     value *= {"": 1, "k": 1024, "m": 1024**2}[unit]
     if value.denominator != 1 or value < 1:
-        raise BadInput(f"token count {text!r} is not a whole number above zero", "write 4096 or 64K")
+        raise BadInput(
+            f"token count {text!r} is not a whole number above zero", "write 4096 or 64K"
+        )
     return int(value)
 
 
@@ -82,7 +84,9 @@ def parse_rate(text: str | float) -> Fraction:
     """
     number, unit = _split(str(text), "rate", "0.04x")
     if unit not in ("", "x") or number <= 0 or number > 10**6:
-        raise BadInput(f"rate {text!r} is not a scale between 0 and 1,000,000", "write it like 0.04x")
+        raise BadInput(
+            f"rate {text!r} is not a scale between 0 and 1,000,000", "write it like 0.04x"
+        )
     return number
 
 

@@ -17,7 +17,7 @@ _ALWAYS_WINDOWED = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder
 """A `sliding_window` that is not null applies to every block."""
 
 _SWITCHED = ("qwen2", "qwen3")
-"""Families of this name count a window only with `use_sliding_window`, from `max_window_layers` on."""
+"""These families count a window only with `use_sliding_window`, from `max_window_layers` on."""
 
 _DEFAULT_HEAD_DIM = {"gemma": 256}
 
