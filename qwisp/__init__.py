@@ -11,6 +11,11 @@ import importlib
 __version__ = "0.1.0"
 
 _PUBLIC: dict[str, str] = {
+    "ContextAdmission": "qwisp.context_rule",
+    "Footprint": "qwisp.memory.instruments",
+    "MachineSpec": "qwisp.spec.machine",
+    "fit": "qwisp.memory.fit",
+    "load_machine": "qwisp.spec.machine",
     "QwispError": "qwisp.errors",
 }
 

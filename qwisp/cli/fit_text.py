@@ -106,6 +106,9 @@ def advice(fit: Fit) -> list[str]:
     lines += [f"unmeasured: {term.name} ({term.note})" for term in fit.memory.unmeasured]
     if fit.admission.model is not None:
         lines += [f"note: {note}" for note in fit.admission.model.notes]
+        if fit.admission.model.context_max_tokens is None:
+            top = format_tokens(fit.admission.native_max_tokens)
+            lines.append(f"note: the config states no longest context; the ladder ends at {top}")
     if fit.refusal is not None:
         lines.append(fit.refusal.todo)
         lines += _could_stream(fit)

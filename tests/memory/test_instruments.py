@@ -214,6 +214,21 @@ def test_mlx_counters_come_from_the_object_that_is_given():
     assert (found["mlx_active"], found["mlx_cache"], found["mlx_peak"]) == (3, 4, 5)
 
 
+@pytest.mark.mlx
+def test_mlx_counters_see_an_array_byte_for_byte():
+    mx = pytest.importorskip("mlx.core")
+    mx.synchronize()
+    before = Footprint.sample(os.getpid(), mlx_counters=mx)
+    held = mx.zeros((64 << 20,), dtype=mx.uint8)
+    mx.eval(held)
+    after = Footprint.sample(os.getpid(), mlx_counters=mx)
+    assert after["mlx_active"] - before["mlx_active"] == held.nbytes == 64 << 20
+    assert after["mlx_peak"] >= after["mlx_active"]
+    del held
+    freed = Footprint.sample(os.getpid(), mlx_counters=mx)
+    assert freed["mlx_active"] == before["mlx_active"]
+
+
 def test_the_headline_is_never_rss():
     assert not any("rss" in name for name in HEADLINES)
     with pytest.raises(BadInput, match="no headline"):
