@@ -243,5 +243,5 @@ class ContextAdmission:
             slots_per_layer=self.slots_per_layer,
             prompt_tokens=self.prompt_tokens,
             side=self.side,
-            machine=self.machine.name if self.machine else None,
+            machine=self.machine,
         )

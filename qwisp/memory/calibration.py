@@ -133,6 +133,24 @@ def load_residency() -> ResidencyCalibration:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaContext:
+    """Device memory of a process with a CUDA context and no allocation."""
+
+    context_bytes: int
+    instrument: str
+    machine: str
+    date: str
+    build: str
+
+
+@cache
+def load_cuda_context() -> CudaContext:
+    """Return what a CUDA context alone takes, as measured."""
+    values = _load("memory-cuda-context.json", "no CUDA context was measured")
+    return CudaContext(**{name: values[name] for name in CudaContext.__dataclass_fields__})
+
+
 def _load(name: str, what: str) -> dict[str, Any]:
     path = data_path("calibration", name)
     if not path.is_file():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from qwisp.memory.calibration import load_calibration
+from qwisp.memory.calibration import load_calibration, load_cuda_context
 from qwisp.memory.dialect import Dialect
 from qwisp.memory.dialect_fieldfare import Fieldfare
 from qwisp.memory.dialect_qwisp import Qwisp
@@ -16,6 +16,7 @@ from qwisp.memory.side_budgets import SideBudgets, side_terms
 from qwisp.memory.transient import transient_bytes
 from qwisp.memory.variants import chunk_of, engine_context, is_16_bit, unchunked
 from qwisp.memory.weights import Weights
+from qwisp.spec.machine import MachineSpec
 from qwisp.spec.model import ModelSpec
 from qwisp.units import format_bytes, format_tokens
 
@@ -25,7 +26,7 @@ class Serving:
     """How a model is served: the engine's dialect, lanes, prefill, weights and side budgets.
 
     `weights_bytes` wins over `weights`; with neither the term is unmeasured. `prompt_tokens` is
-    the longest prompt (None: the whole context). `machine` is a catalog name, for provenance.
+    the longest prompt (None: the whole context). `machine` says whose overhead counts.
     """
 
     model: ModelSpec
@@ -37,7 +38,7 @@ class Serving:
     slots_per_layer: int | None = None
     prompt_tokens: int | None = None
     side: SideBudgets = field(default_factory=SideBudgets)
-    machine: str | None = None
+    machine: MachineSpec | None = None
 
     @property
     def engine(self) -> str:
@@ -94,7 +95,7 @@ def _streamed(serving: Serving, context_tokens: int) -> Projection:
         context_tokens,
         context_tokens if serving.prompt_tokens is None else serving.prompt_tokens,
         calibration,
-        machine=serving.machine,
+        machine=serving.machine.name if serving.machine else None,
         slots_per_layer=serving.slots_per_layer,
         weights=serving.weights or weights_of(serving.model),
     )
@@ -127,6 +128,15 @@ def _overhead(serving: Serving) -> Term:
     if serving.engine != "qwisp":
         note = f"nobody measured {serving.engine} for this project"
         return Term(name=name, num_bytes=None, provenance="unmeasured", note=note)
+    if serving.machine is not None and serving.machine.memory_kind == "vram":
+        cuda = load_cuda_context()
+        own = serving.machine.name == cuda.machine
+        return Term(
+            name=name,
+            num_bytes=cuda.context_bytes,
+            provenance="measured here" if own else "borrowed",
+            note=f"CUDA context alone: {cuda.machine}, {cuda.build}, {cuda.date}",
+        )
     measured = load_calibration("fieldfare")
     size = measured.constants.process_bytes + measured.constants.metal_scratch_bytes
     note = f"process and scratch of another engine: {measured.fitted_model}, {measured.date}"

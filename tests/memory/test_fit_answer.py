@@ -27,7 +27,7 @@ from qwisp.memory.side_budgets import SideBudgets, blob_bytes
 from qwisp.memory.transient import transient_bytes, widest_chunk
 from qwisp.memory.variants import with_kv_bits
 from qwisp.spec.catalog import load_model
-from qwisp.spec.machine import load_machine
+from qwisp.spec.machine import MachineSpec, load_machine
 from qwisp.spec.model import ModelSpec
 from qwisp.units import GIB, MIB
 
@@ -111,6 +111,16 @@ def test_sizes_that_are_not_known_leave_the_transient_unmeasured():
     assert terms["weights"].num_bytes is None
 
 
+def test_a_discrete_device_pays_for_its_own_context_and_not_for_metal():
+    h200 = load_machine("h200-141gb")
+    memory = ContextAdmission(QWEN, h200).memory(4096)
+    overhead = next(term for term in memory.terms if term.name == "runtime overhead")
+    assert (overhead.num_bytes, overhead.provenance) == (543162368, "measured here")
+    other = MachineSpec(name="x", title="x", memory_bytes=24 * GIB, memory_kind="vram")
+    borrowed = ContextAdmission(QWEN, other).memory(4096).terms[1]
+    assert (borrowed.num_bytes, borrowed.provenance) == (543162368, "borrowed")
+
+
 def test_side_budgets_are_bytes_like_everything_else():
     side = SideBudgets(
         prompt_cache_blobs=3, prompt_cache_tokens=8192, checkpoints_per_slot=2, draft_copies=4
@@ -142,7 +152,7 @@ def test_eight_bit_rows_cost_34_bytes_for_32_elements():
 
 
 def test_the_streaming_engine_and_the_resident_one_count_weights_differently():
-    streamed = serving_memory(Serving(model=GEMMA, dialect=Fieldfare(), machine=M5.name), 4096)
+    streamed = serving_memory(Serving(model=GEMMA, dialect=Fieldfare(), machine=M5), 4096)
     assert not streamed.terms[0].is_counted
 
 
