@@ -24,6 +24,7 @@ _RATES = (
     "output_tokens_per_s",
     "mean_decoding",
     "extrapolated",
+    "cached",
     "wasted",
     "passed",
     "most_passed",

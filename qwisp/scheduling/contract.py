@@ -13,13 +13,18 @@ Ending = Literal["finished", "refused", "failed", "cancelled"]
 
 
 class Ask(NamedTuple):
-    """A request as it arrives. Never the actual reply length: that is the executor's fact."""
+    """A request as it arrives. Never the actual reply length: that is the executor's fact.
+
+    `prefix` holds chained keys of the prompt, one a step; `message_tokens` is the last message
+    boundary before the generation prompt, where a chat template gives it (0: unknown).
+    """
 
     id: int
     prompt_tokens: int
     max_new: int | None = None
     prefix: tuple[int, ...] = ()
     priority: int = 0
+    message_tokens: int = 0
 
 
 class Place(NamedTuple):
@@ -137,9 +142,10 @@ class Outcome(NamedTuple):
     """What really happened.
 
     `rounds` <= `Round.repeat`. `produced` lists `(id, num_tokens)` over all those rounds for every
-    decoder that did not yield exactly one token a round (None or missing: one a round). `stopped`:
-    ids whose reply ended by itself (EOS). `failed`: `(position, reason)` of operations, in order;
-    position `len(ops) + i` is the decode of `decode[i]`.
+    decoder that did not yield exactly one token a round (missing: one a round, and none in the last
+    for a stream that failed). `stopped`: ids whose reply ended by itself (EOS). `failed`:
+    `(position, reason)` of operations, in order; position `len(ops) + i` is the decode of
+    `decode[i]`.
     """
 
     rounds: int

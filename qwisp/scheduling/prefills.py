@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from qwisp.scheduling.chunking import Chunking, granted_chunks
 from qwisp.scheduling.contract import Grant
@@ -17,6 +18,8 @@ class Prefills:
         self._chunking = Chunking(settings.chunk_tokens, settings.chunk_rule)
         self._budget_tokens = settings.budget_tokens
         self._queue: deque[Stream] = deque()
+        # Where a prompt must pause to be captured; None: at its end only.
+        self.stop_of: Callable[[Stream], int | None] = lambda stream: None
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -44,33 +47,40 @@ class Prefills:
         """Return (grants of this round, streams they complete, how often it may repeat).
 
         The rest of the budget after `running` decoders goes to the oldest prompts. Budget 0 takes
-        one whole prompt a round. Only a single unfinished, aligned grant repeats.
+        one whole prompt a round. A prompt pauses where it is captured. Only a single unfinished,
+        aligned grant repeats.
         """
         chunking, grants, completed = self._chunking, [], []
         atomic = self._budget_tokens == 0
-        left = 0 if atomic else granted_chunks(self._budget_tokens, running, chunking.chunk_tokens)
+        left = 0
+        if not atomic:
+            left = granted_chunks(self._budget_tokens, running, chunking.chunk_tokens)
         repeat = 1
-        while self._queue and (left > 0 or (atomic and not grants)):
-            stream = self._queue[0]
+        for stream in list(self._queue):
+            if grants if atomic else left <= 0:
+                break
             start, end = stream.position, stream.prefill_end
-            wanted = chunking.count(start, end)
+            stop = self.stop_of(stream) or end
+            wanted = chunking.count(start, stop)
             num_chunks = wanted if atomic else min(left, wanted)
-            reached = chunking.advance(start, num_chunks, end)
-            last = reached == end
-            grants.append(Grant(stream.id, start, reached - start, num_chunks, last))
+            reached = chunking.advance(start, num_chunks, stop)
+            grants.append(Grant(stream.id, start, reached - start, num_chunks, reached == end))
             left -= num_chunks
-            if not last:
+            if reached == end:
+                self._queue.remove(stream)
+                completed.append(stream)
+            elif reached < stop:
                 whole = reached - start == num_chunks * chunking.chunk_tokens
                 if len(grants) == 1 and whole:
                     repeat = max(1, -(-wanted // num_chunks) - 1)
                 break
-            self._queue.popleft()
-            completed.append(stream)
         return grants, completed, repeat
 
     def settle(self, grants: list[Grant], rounds: int) -> None:
-        """Advance the unfinished prompt by what its grant covered in `rounds` rounds."""
-        if grants and not grants[-1].last and self._queue:
-            stream = self._queue[0]
-            if stream.id == grants[-1].id:
-                stream.position += grants[-1].num_tokens * rounds
+        """Advance the unfinished prompts by what their grants covered in `rounds` rounds."""
+        for grant in grants:
+            if not grant.last:
+                for stream in self._queue:
+                    if stream.id == grant.id:
+                        stream.position += grant.num_tokens * rounds
+                        break

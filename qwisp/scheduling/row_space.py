@@ -29,6 +29,7 @@ class RowSpace:
         self.fixed = layout.kind != "per_request"
         self.margin_rows = layout.margin_rows
         self.lanes = layout.lanes
+        self.size = size
         self._bytes = size.bytes
         self._cut: Callable[[int, Sequence[range]], range | None]
         self._cut = load_rule("cuts", cut or layout.cut, "place").place

@@ -7,7 +7,8 @@ ones, admit, grant prefill, decode. Rows that a stream leaves are free at once.
 
 from __future__ import annotations
 
-from qwisp.errors import BadInput, SchedulerBug
+from qwisp.errors import BadInput, ExecutorFault, SchedulerBug
+from qwisp.scheduling.compaction import compact
 from qwisp.scheduling.contract import (
     Admit,
     Ask,
@@ -15,18 +16,17 @@ from qwisp.scheduling.contract import (
     Drop,
     End,
     Ending,
+    Grant,
     LogEntry,
-    Move,
     Operation,
     Outcome,
-    Pause,
-    Place,
     Refusal,
-    Resume,
     Round,
 )
 from qwisp.scheduling.decoders import Decoders
+from qwisp.scheduling.growth import Growth
 from qwisp.scheduling.prefills import Prefills
+from qwisp.scheduling.prefixes import Prefixes
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.sizing import size_request
@@ -51,10 +51,15 @@ class Scheduler:
         self.decoders = Decoders(self.settings.step_tokens)
         self.prefills = Prefills(self.settings)
         self.line = WaitingLine(self.settings)
-        self.paused: list[Stream] = []
+        self.prefixes: Prefixes | None = None
+        if self.settings.prefix_bytes:
+            self.prefixes = Prefixes(self.settings, space.size, self.prefills)
+            self.prefills.stop_of = self.prefixes.next_stop
+            self.line.holds_back = self.prefixes.holds_back
+        self.growth = Growth(
+            space, self.decoders, self.settings.step_tokens, self._note, self._end_full
+        )
         self.live: dict[int, Stream] = {}
-        self._cramped: list[Stream] = []
-        self._left: list[Place] = []  # left by moves; offered to paused streams first
         self._ends: list[End] = []
         self._grants: list = []
         self._in_flight: Round | None = None
@@ -92,6 +97,8 @@ class Scheduler:
         stream = Stream(ask, size.cap_tokens, size.want_rows, index)
         self.live[ask.id] = stream
         self.line.add(stream)
+        if self.prefixes is not None:
+            self.prefixes.see(stream)
         if self.line.passes or len(self.line) == 1:
             self._blocked = False
         if self._in_flight is not None and len(self.line) == 1:
@@ -112,8 +119,9 @@ class Scheduler:
         if self._in_flight is not None:
             raise SchedulerBug(f"round {self.index} was planned twice without a settlement")
         changes: list[Operation] = []
-        if self.paused or self._cramped or self._left:
-            changes = self._make_room()
+        if not self.growth.is_calm:
+            self._blocked = False
+            changes = self.growth.make_room()
         if len(self.line) and not self._blocked:
             changes += self._admit()
         grants, completed, repeat = (
@@ -121,8 +129,9 @@ class Scheduler:
         )
         for stream in completed:
             self._join(stream)
-        ops: tuple[Operation, ...] = (*self._ends, *changes, *grants)
-        if changes or self._ends or completed:
+        drops, captures = self._capture(grants) if self.prefixes is not None else ((), ())
+        ops: tuple[Operation, ...] = (*self._ends, *drops, *changes, *grants, *captures)
+        if changes or self._ends or completed or captures or drops:
             repeat = 1
         self._ends = []
         decode = self.decoders.ids
@@ -140,82 +149,22 @@ class Scheduler:
         self._in_flight = Round(self.index, ops, decode, repeat, wakes)
         return self._in_flight
 
-    def _make_room(self) -> list[Operation]:
-        """Resume, then keep, move, pause or end what has outgrown its session; sweep until calm."""
-        resumes: list[Operation] = []
-        moves: list[Operation] = []
-        pauses: list[Operation] = []
-        self._release_left()
-        while True:
-            resumes += self._resume_paused()
-            ended = False
-            for stream in sorted(self._cramped, key=_seq):
-                ended |= self._move_or_pause(stream, moves, pauses)
-            self._cramped = []
-            if not ended:
-                break
-        if not self.paused:
-            self._release_left()
-        return resumes + moves + pauses
-
-    def _resume_paused(self) -> list[Operation]:
-        resumed: list[Operation] = []
-        for stream in list(self.paused):
-            target = self._larger_place(stream)
-            if target is None:
-                continue
-            source, rows = stream.place, stream.length(0) - 1
-            self.paused.remove(stream)
-            resumed.append(Resume(stream.id, source, target, rows))
-            self._settle_in(stream, target, "resume")
-            self.decoders.join(stream)
-        return resumed
-
-    def _move_or_pause(self, stream: Stream, moves: list, pauses: list) -> bool:
-        """Place one cramped stream; True when it had to end."""
-        if stream.state != DECODE:
-            return False
-        target = self._larger_place(stream)
-        if target is not None:
-            rows = stream.length(self.decoders.steps) - 1
-            moves.append(Move(stream.id, stream.place, target, rows))
-            self._settle_in(stream, target, "move")
-            self.decoders.watch(stream)
-        elif self.space.exists_larger(stream.place):
-            self.decoders.leave(stream, PAUSED)
-            self.paused.append(stream)
-            pauses.append(Pause(stream.id))
-            self._log.append((self.index, PLAN, "pause", stream.id, (stream.place.slot,)))
-        else:
-            self._end(stream, "failed", "full: no larger session exists", self.index, PLAN)
-            return True
-        return False
-
-    def _larger_place(self, stream: Stream) -> Place | None:
-        step = self.settings.step_tokens
-        rows = stream.length(self.decoders.steps) + step + self.space.margin_rows
-        run = self.space.find_larger(stream.place, rows)
-        return None if run is None else self.space.take(run)
-
-    def _settle_in(self, stream: Stream, target: Place, kind: str) -> None:
-        self._left.append(stream.place)
-        stream.place = target
-        stream.moves += 1
-        stream.settled = self._holds_end(stream)
-        self._log.append((self.index, PLAN, kind, stream.id, (target.slot,)))
-
-    def _holds_end(self, stream: Stream) -> bool:
-        end = stream.prompt_tokens + stream.cap_tokens + self.settings.step_tokens
-        return not self.space.layout.grows or end <= stream.place.context_tokens
-
-    def _release_left(self) -> None:
-        for place in self._left:
-            self.space.release(place)
-            self._blocked = False
-        self._left = []
+    def _capture(self, grants: list[Grant]) -> tuple[list[Operation], list[Operation]]:
+        """Return what is dropped and captured where this round's grants end."""
+        drops: list[Operation] = []
+        captures: list[Operation] = []
+        for grant in grants:
+            stream = self.live[grant.id]
+            dropped, captured = self.prefixes.captures_at(stream, grant.start + grant.num_tokens)
+            drops += dropped
+            captures += captured
+            for op in captured:
+                self._log.append((self.index, PLAN, "capture", op.id, (op.num_tokens,)))
+        return drops, captures
 
     def _admit(self) -> list[Operation]:
         ops: list[Operation] = []
+        restores: list[Operation] = []
         while len(self.line):
             found = self.line.pick(self.space)
             if found is None:
@@ -228,7 +177,7 @@ class Scheduler:
             stream.place = place = self.space.take(run)
             stream.seq = self._next_seq
             self._next_seq += 1
-            stream.settled = self._holds_end(stream)
+            stream.settled = self.growth.holds_end(stream)
             waited = ""
             if stream.arrived_round < self.index:
                 waited = stream.wait_binding or "order"
@@ -243,45 +192,44 @@ class Scheduler:
             )
             ops.append(Admit(stream.id, place, stream.prompt_tokens))
             stream.state = PREFILL
-            if not self.prefills.add(stream, 0):
+            restore = self.prefixes.admit(stream) if self.prefixes is not None else None
+            if restore is not None:
+                restores.append(restore)
+                self._log.append((self.index, PLAN, "restore", stream.id, (restore.num_tokens,)))
+            if not self.prefills.add(stream, stream.position):
                 self._join(stream)
         if len(self.line):
             self._blocked = True
             self._note_wait(self.index, PLAN)
-        return ops
+        return ops + restores
 
     def _compact(self) -> list[Operation]:
         """Slide streams down until the head of the line finds a long enough run."""
-        head = self.line.head
-        if self.space.fixed or self.space.why_not(head.want_rows) != "contiguous rows":
-            return []
-        if sum(map(len, self.space.free)) < head.want_rows:
-            return []
-        moves: list[Operation] = []
-        by_row = {s.place.start_row: s for s in self.live.values() if s.place is not None}
-        for start in sorted(by_row):
-            if self.space.find(head.want_rows) is not None:
-                break
-            stream, source = by_row[start], by_row[start].place
-            target = self.space.slide(source)
-            if target is not None:
-                rows = stream.position
-                if stream.state == DECODE:
-                    rows = stream.length(self.decoders.steps) - 1
-                stream.place = target
-                stream.moves += 1
-                moves.append(Move(stream.id, source, target, rows))
-                self._log.append((self.index, PLAN, "move", stream.id, (target.slot,)))
-        return moves
+        rows, steps = self.line.head.want_rows, self.decoders.steps
+        moves = compact(self.space, self.live.values(), rows, steps)
+        for stream, move in moves:
+            self._note("move", stream, move.target.slot)
+        return [move for _, move in moves]
+
+    def _note(self, kind: str, stream: Stream, slot: int) -> None:
+        self._log.append((self.index, PLAN, kind, stream.id, (slot,)))
+
+    def _end_full(self, stream: Stream) -> None:
+        self._end(stream, "failed", "full: no larger session exists", self.index, PLAN)
 
     def _join(self, stream: Stream) -> None:
         self.decoders.join(stream)
         self._log.append((self.index, PLAN, "decode", stream.id, ()))
 
+    def resource(self, stream: Stream) -> str:
+        """Return what keeps the first stream of the line from starting now."""
+        held_back = self.prefixes is not None and self.space.find(stream.want_rows) is not None
+        return "prefix in flight" if held_back else self.space.why_not(stream.want_rows)
+
     def _note_wait(self, index: int, phase: int) -> None:
         """Log what the head of the line waits for, once per head and resource."""
         head = self.line.head
-        resource = self.space.why_not(head.want_rows)
+        resource = self.resource(head)
         if head.wait_binding != resource:
             head.wait_binding = resource
             self._log.append((index, phase, "wait", head.id, (resource,)))
@@ -293,7 +241,7 @@ class Scheduler:
         if round is not self._in_flight:
             raise SchedulerBug(f"round {round.index} is settled but was not the one planned")
         if not 1 <= outcome.rounds <= round.repeat:
-            raise SchedulerBug(f"{outcome.rounds} rounds ran of {round.repeat} granted")
+            raise ExecutorFault(f"{outcome.rounds} rounds ran of {round.repeat} granted")
         self._in_flight = None
         index = round.index + outcome.rounds - 1
         if round.decode:
@@ -303,8 +251,11 @@ class Scheduler:
             stream = self.live.get(request_id)
             if stream is not None and stream.state == DECODE:
                 stream.base += num_tokens - outcome.rounds
+                self._within(stream, index)
+        if self.prefixes is not None and self.prefixes.settle(_failed_ids(round, outcome)):
+            self._blocked = False
         for position, reason in outcome.failed:
-            self._fail(round, position, reason, index)
+            self._fail(round, position, reason, index, outcome)
         for request_id in outcome.stopped:
             stream = self.live.get(request_id)
             if stream is not None:
@@ -312,6 +263,15 @@ class Scheduler:
         for stream in self.decoders.pop_due():
             self._look_at(stream, index)
         self.index = index + 1
+
+    def _within(self, stream: Stream, index: int) -> None:
+        """Raise `ExecutorFault` if a stream yielded what its rows cannot hold."""
+        length, context = stream.length(self.decoders.steps), stream.place.context_tokens
+        if not stream.prompt_tokens <= length <= context:
+            raise ExecutorFault(
+                f"request {stream.id} has {length} tokens after round {index}, from a prompt of"
+                f" {stream.prompt_tokens} in a session of {context}"
+            )
 
     def _look_at(self, stream: Stream, index: int) -> None:
         steps = self.decoders.steps
@@ -321,19 +281,24 @@ class Scheduler:
             not stream.settled
             and stream.length(steps) + self.settings.step_tokens > stream.place.context_tokens
         ):
-            self._cramped.append(stream)
+            self.growth.cramped.append(stream)
         else:
             self.decoders.watch(stream)
 
-    def _fail(self, round: Round, position: int, reason: str, index: int) -> None:
+    def _fail(self, round: Round, position: int, reason: str, index: int, outcome: Outcome) -> None:
         num_ops = len(round.ops)
         if not 0 <= position < num_ops + len(round.decode):
-            raise SchedulerBug(f"operation {position} failed, but the round has {num_ops}")
+            raise ExecutorFault(
+                f"operation {position} failed in round {index}, which has"
+                f" {num_ops + len(round.decode)}"
+            )
         op = round.ops[position] if position < num_ops else None
         if isinstance(op, End | Drop):
             return  # the request is over, the blob forgotten: nothing is left to decide
         stream = self.live.get(op.id if op is not None else round.decode[position - num_ops])
         if stream is not None:
+            if stream.state == DECODE and all(i != stream.id for i, _ in outcome.produced):
+                stream.base -= 1  # its last step did not happen
             self._end(stream, "failed", reason, index, SETTLE)
 
     def _end(
@@ -350,8 +315,10 @@ class Scheduler:
         elif stream.state == PREFILL:
             self.prefills.remove(stream)
         elif stream.state == PAUSED:
-            self.paused.remove(stream)
+            self.growth.paused.remove(stream)
         self._blocked = False
+        if self.prefixes is not None:
+            self.prefixes.forget(stream)
         self.decoders.leave(stream, OVER)
         del self.live[stream.id]
         self.counts[outcome] += 1
@@ -381,8 +348,10 @@ class Scheduler:
         check_streams(self)
 
 
-def _seq(stream: Stream) -> int:
-    return stream.seq
+def _failed_ids(round: Round, outcome: Outcome) -> set[int]:
+    ops = round.ops + round.decode
+    failed = (ops[position] for position, _ in outcome.failed)
+    return {op if isinstance(op, int) else getattr(op, "id", -1) for op in failed}
 
 
 def _when(entry: tuple) -> tuple[int, int]:

@@ -73,7 +73,7 @@ def check_streams(scheduler: Scheduler) -> None:
         if stream.state == PAUSED and stream.settled:
             raise SchedulerBug(f"request {stream.id} is paused in a session that holds its end")
     held = {id(s.place) for s in scheduler.live.values() if s.place is not None}
-    if placed + len(scheduler._left) != len(scheduler.space.taken) or len(held) != placed:
+    if placed + len(scheduler.growth.left) != len(scheduler.space.taken) or len(held) != placed:
         raise SchedulerBug(f"{placed} placed streams hold {len(scheduler.space.taken)} places")
     decoding = sum(s.state == DECODE for s in scheduler.live.values())
     if decoding != len(scheduler.decoders):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from qwisp.scheduling.row_space import RowSpace
@@ -23,6 +23,8 @@ class WaitingLine:
         self._line: deque[Stream] = deque()
         self._space: RowSpace | None = None
         self._found: tuple[int, range] | None = None
+        # Whether a stream that could be placed had better wait (for a prefix in flight).
+        self.holds_back: Callable[[Stream], bool] | None = None
 
     def __len__(self) -> int:
         return len(self._line)
@@ -58,7 +60,10 @@ class WaitingLine:
         return stream, self._found[1]
 
     def _fits(self, index: int) -> bool:
-        run = self._space.find(self._line[index].want_rows)
+        stream = self._line[index]
+        run = self._space.find(stream.want_rows)
+        if run is not None and self.holds_back is not None and self.holds_back(stream):
+            return False
         if run is not None:
             self._found = (index, run)
         return run is not None

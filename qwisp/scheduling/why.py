@@ -41,12 +41,14 @@ def explain(scheduler: Scheduler, request_id: int) -> Binding:
             request_id,
             "order",
             f"{ahead:,} requests are ahead; the first needs {head.want_rows:,} rows and waits for: "
-            f"{space.why_not(head.want_rows)}",
+            f"{scheduler.resource(head)}",
         )
     free = max((len(run) for run in space.free), default=0)
-    resource = space.why_not(stream.want_rows)
+    resource = scheduler.resource(stream)
     change = f"a free session of {stream.want_rows - space.margin_rows:,} tokens would admit it"
-    if resource == "lane count":
+    if resource == "prefix in flight":
+        change = "it starts from that prefix as soon as it is captured"
+    elif resource == "lane count":
         change = f"one of the {space.lanes} lanes must end"
     elif resource == "byte budget":
         change = (

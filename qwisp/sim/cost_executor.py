@@ -77,7 +77,7 @@ class CostExecutor:
             Admit: self._admit,
             Restore: self._restore,
             Grant: self._grant,
-            Capture: self._restore,
+            Capture: self._capture,
         }
 
     # ---- the four methods --------------------------------------------------------------------
@@ -264,7 +264,14 @@ class CostExecutor:
         self._join(record)
         return self._move(op)
 
-    def _restore(self, op: Restore | Capture) -> int:
+    def _restore(self, op: Restore) -> int:
+        record = self.records[op.id]
+        record.cached_tokens = op.num_tokens
+        if op.num_tokens == record.prompt_tokens - 1 and self._cost.chunk_rule == "aligned":
+            self._join(record)
+        return self._copy_ps(op.num_tokens)
+
+    def _capture(self, op: Capture) -> int:
         return self._copy_ps(op.num_tokens)
 
     def _copy_ps(self, num_rows: int) -> int:

@@ -14,6 +14,7 @@ class RequestRecord:
         "admitted_ps",
         "arrival_ps",
         "ask",
+        "cached_tokens",
         "end_ps",
         "first_ps",
         "held_row_ps",
@@ -49,6 +50,7 @@ class RequestRecord:
         self.reason = ""
         self.truncated = False
         self.produced = 0
+        self.cached_tokens = 0
         self.moves = 0
         self.pauses = 0
         self.paused_ps = 0
@@ -77,7 +79,7 @@ class RequestRecord:
     def end(self, op: End, now_ps: int) -> None:
         """Note the end; a request refused on arrival never waited."""
         self.end_ps = self.arrival_ps if op.outcome == "refused" else now_ps
-        self.hold(self.held_rows, now_ps)
+        self.hold(self.held_rows, self.end_ps)
         self.outcome, self.reason, self.truncated = op.outcome, op.reason, op.truncated
         if self.paused_since_ps >= 0:
             self.paused_ps += now_ps - self.paused_since_ps

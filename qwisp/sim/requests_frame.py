@@ -45,6 +45,7 @@ def requests_frame(run: Run) -> pl.DataFrame:
             "id": [r.id for r in records],
             "arrival_s": arrival,
             "prompt_tokens": [r.prompt_tokens for r in records],
+            "cached_tokens": [r.cached_tokens for r in records],
             "output_tokens": [r.output_tokens for r in records],
             "produced_tokens": produced,
             "outcome": [r.outcome for r in records],

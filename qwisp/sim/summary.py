@@ -36,7 +36,8 @@ class Summary:
 
     `truncated` counts replies cut by their maximum; they are finished, but outside goodput.
     `mean_decoding` is the decoders of a round, averaged over time; `extrapolated` the share of
-    reply tokens that came at widths beyond the measured decode table. `wasted` is the share of the
+    reply tokens that came at widths beyond the measured decode table. `cached` is the share of
+    prompt tokens restored from stored prefixes. `wasted` is the share of the
     held row-seconds that no token used; `passed` counts later requests that went first, and
     `most_passed` is what the unluckiest request suffered.
     """
@@ -59,6 +60,7 @@ class Summary:
     output_tokens_per_s: float
     mean_decoding: float
     extrapolated: float
+    cached: float
     wasted: float | None
     passed: int
     most_passed: int
@@ -115,6 +117,7 @@ def summarize(run: Run) -> Summary:
         output_tokens_per_s=int(frame["produced_tokens"].sum()) / makespan_s if makespan_s else 0.0,
         mean_decoding=decoding / makespan_s if makespan_s else 0.0,
         extrapolated=float(tokens[beyond[widths]].sum() / max(1, tokens.sum())),
+        cached=int(frame["cached_tokens"].sum()) / max(1, int(frame["prompt_tokens"].sum())),
         wasted=_wasted(frame),
         passed=int(frame["passed"].sum()),
         most_passed=int(frame["passed"].max() or 0),

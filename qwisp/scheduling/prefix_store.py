@@ -1,0 +1,111 @@
+"""Stored prefixes in two tiers, by bytes: what is kept, what goes, what a prompt hits.
+
+*Shared* entries (a third of the budget) serve many prompts, *conversation* entries (two thirds) the
+next turn of one. Recurrent state cannot be cut back, so only exact positions restore.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Literal
+
+from qwisp.scheduling.layout import SessionSize
+
+Tier = Literal["shared", "conversation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The first `num_tokens` tokens of any prompt that has `key` where they end."""
+
+    key: int
+    num_tokens: int
+    num_bytes: int
+    tier: Tier
+
+
+class PrefixStore:
+    """Least recently used entries leave first; a tier never holds more than its bytes."""
+
+    def __init__(self, budget_bytes: int, size: SessionSize) -> None:
+        self._size = size
+        shared = budget_bytes // 3
+        self.limits: dict[Tier, int] = {"shared": shared, "conversation": budget_bytes - shared}
+        self.used: dict[Tier, int] = {"shared": 0, "conversation": 0}
+        self._tiers: dict[Tier, OrderedDict[int, Entry]] = {
+            "shared": OrderedDict(),
+            "conversation": OrderedDict(),
+        }
+        self._pending: dict[int, Entry] = {}
+
+    def __len__(self) -> int:
+        return sum(len(tier) for tier in self._tiers.values())
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._pending or any(key in tier for tier in self._tiers.values())
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether this very entry can still be restored from."""
+        return self._tiers[entry.tier].get(entry.key) is entry
+
+    def hit(self, prefix: tuple[int, ...], prompt_tokens: int) -> Entry | None:
+        """Return the longest entry that the prompt begins with and does not end with."""
+        shared, conversation = self._tiers["shared"], self._tiers["conversation"]
+        for key in reversed(prefix):
+            entry = shared.get(key) or conversation.get(key)
+            if entry is not None and entry.num_tokens < prompt_tokens:
+                return entry
+        return None
+
+    def touch(self, entry: Entry) -> None:
+        """Count the entry as just used."""
+        self._tiers[entry.tier].move_to_end(entry.key)
+
+    def could_hold(self, num_tokens: int, tier: Tier) -> bool:
+        """Whether an entry of so many tokens fits its tier at all."""
+        return self._size.bytes(num_tokens) <= self.limits[tier]
+
+    def reserve(
+        self, key: int, num_tokens: int, tier: Tier, pinned: frozenset[int] | set[int]
+    ) -> tuple[Entry | None, list[Entry]]:
+        """Return (the entry to capture now, entries to drop for it); (None, []) without room.
+
+        The bytes count from now on; `commit` makes the entry usable, `abandon` returns its bytes.
+        Entries in `pinned` are being restored and stay.
+        """
+        num_bytes = self._size.bytes(num_tokens)
+        limit = self.limits[tier]
+        if key in self or num_bytes > limit:
+            return None, []
+        victims: list[Entry] = []
+        free = limit - self.used[tier]
+        for entry in self._tiers[tier].values():
+            if free >= num_bytes:
+                break
+            if entry.key not in pinned:
+                victims.append(entry)
+                free += entry.num_bytes
+        if free < num_bytes:
+            return None, []
+        for victim in victims:
+            self.drop(victim)
+        entry = Entry(key, num_tokens, num_bytes, tier)
+        self.used[tier] += num_bytes
+        self._pending[key] = entry
+        return entry, victims
+
+    def commit(self, entry: Entry) -> None:
+        """The capture happened: the entry may be restored from."""
+        del self._pending[entry.key]
+        self._tiers[entry.tier][entry.key] = entry
+
+    def abandon(self, entry: Entry) -> None:
+        """The capture did not happen."""
+        del self._pending[entry.key]
+        self.used[entry.tier] -= entry.num_bytes
+
+    def drop(self, entry: Entry) -> None:
+        """Forget an entry."""
+        del self._tiers[entry.tier][entry.key]
+        self.used[entry.tier] -= entry.num_bytes

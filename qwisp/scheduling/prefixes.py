@@ -1,0 +1,190 @@
+"""Prefix decisions of the scheduler: restore on admission, capture on the way, wait for a capture.
+
+Rows that decode wrote are never stored: they are not the bits that prefill would write.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qwisp.scheduling.contract import Capture, Drop, Restore
+from qwisp.scheduling.prefix_plan import common_tokens, on_grid, plan_prefix
+from qwisp.scheduling.prefix_store import Entry, PrefixStore, Tier
+
+if TYPE_CHECKING:
+    from qwisp.scheduling.layout import SessionSize
+    from qwisp.scheduling.prefills import Prefills
+    from qwisp.scheduling.settings import Settings
+    from qwisp.scheduling.stream import Stream
+
+# Keys remembered of prompts seen so far, in each of two generations.
+MAX_SEEN_KEYS = 2**17
+
+
+class Prefixes:
+    """The store, the keys seen so far, and what every prefilling stream will capture where."""
+
+    def __init__(self, settings: Settings, size: SessionSize, prefills: Prefills) -> None:
+        self.store = PrefixStore(settings.prefix_bytes, size)
+        self._settings = settings
+        self._prefills = prefills
+        self._seen: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        self._captures: dict[int, dict[int, Tier]] = {}  # by stream: position -> tier
+        self._restored: dict[int, Entry] = {}
+        self._pinned: set[int] = set()
+        self._planned: list[tuple[int, Entry]] = []
+        self._passed = False  # a place to capture was reached: who waited for it must look again
+
+    # ---- arrivals ----------------------------------------------------------------------------
+
+    def see(self, stream: Stream) -> None:
+        """Remember the keys of a prompt; later ones that share them will be told apart."""
+        new, old = self._seen
+        for key in stream.ask.prefix:
+            new[key] = new.get(key, 0) + 1 + old.pop(key, 0)
+        if len(new) > MAX_SEEN_KEYS:
+            self._seen = ({}, new)  # two generations: the older one is forgotten as a whole
+
+    def _shared_with_others(self, stream: Stream) -> int:
+        """Return the tokens shared with any other prompt seen: its own keys count once."""
+        prefix, (new, old) = stream.ask.prefix, self._seen
+        low, high = 0, len(prefix)
+        while low < high:
+            middle = (low + high + 1) // 2
+            key = prefix[middle - 1]
+            if new.get(key, 0) + old.get(key, 0) > 1:
+                low = middle
+            else:
+                high = middle - 1
+        return min(low * self._settings.prefix_step_tokens, stream.prompt_tokens)
+
+    # ---- admission ---------------------------------------------------------------------------
+
+    def holds_back(self, stream: Stream) -> bool:
+        """Whether the stream should wait for the capture of a prefill in flight.
+
+        It waits if fewer tokens are left until that capture than it shares; a prefill that has not
+        reached the end of what both share yet is told to capture there.
+        """
+        settings, prefix = self._settings, stream.ask.prefix
+        if not prefix or not len(self._prefills):
+            return False
+        entry = self.store.hit(prefix, stream.prompt_tokens)
+        have = entry.num_tokens if entry else 0
+        for other in self._prefills.streams:
+            shared = common_tokens(
+                prefix,
+                stream.prompt_tokens - 1,
+                other.ask.prefix,
+                other.prompt_tokens - 1,
+                settings.prefix_step_tokens,
+            )
+            plan = plan_prefix(
+                stream.prompt_tokens,
+                have,
+                shared,
+                min_shared_tokens=settings.min_shared_tokens,
+                boundary_tokens=settings.boundary_tokens,
+            )
+            if plan.capture is None:
+                continue
+            planned = self._captures.get(other.id, {})
+            useful = [at for at in planned if have < at <= plan.capture]
+            fits = self.store.could_hold(plan.capture, "shared")
+            if not useful and other.position < plan.capture and fits:
+                self._add(other, plan.capture, "shared")
+                useful = [plan.capture]
+            if useful and max(useful) - other.position < plan.capture:
+                return True
+        return False
+
+    def admit(self, stream: Stream) -> Restore | None:
+        """Return the restore of an admitted stream, and note what it shall capture."""
+        settings, prompt_tokens = self._settings, stream.prompt_tokens
+        prefix = stream.ask.prefix
+        if not prefix:
+            return None
+        entry = self.store.hit(prefix, prompt_tokens)
+        plan = plan_prefix(
+            prompt_tokens,
+            entry.num_tokens if entry else 0,
+            self._shared_with_others(stream),
+            min_shared_tokens=settings.min_shared_tokens,
+            boundary_tokens=settings.boundary_tokens,
+        )
+        if entry is not None:
+            self.store.touch(entry)
+            self._pinned.add(entry.key)
+            self._restored[stream.id] = entry
+        stream.position = plan.restore
+        if plan.save:
+            for at in {prompt_tokens - 1, min(stream.ask.message_tokens, prompt_tokens - 1)}:
+                self._add(stream, on_grid(at, settings.boundary_tokens), "conversation")
+        if plan.capture is not None:
+            self._add(stream, plan.capture, "shared")
+        return None if entry is None else Restore(stream.id, entry.key, entry.num_tokens)
+
+    def _add(self, stream: Stream, position: int, tier: Tier) -> None:
+        if max(stream.position, self._settings.min_shared_tokens - 1) < position:
+            self._captures.setdefault(stream.id, {})[position] = tier
+
+    # ---- prefill -----------------------------------------------------------------------------
+
+    def next_stop(self, stream: Stream) -> int | None:
+        """Return the next position at which the prefill must pause to be captured."""
+        captures = self._captures.get(stream.id)
+        if not captures:
+            return None
+        last = stream.prefill_end - 1  # with whole prompts the last stop is the end itself
+        at = min((at for at in captures if at > stream.position), default=None)
+        return None if at == last and stream.prefill_end == stream.prompt_tokens else at
+
+    def captures_at(self, stream: Stream, reached: int) -> tuple[list[Drop], list[Capture]]:
+        """Return drops and captures of a stream whose prefill reaches `reached` in this round.
+
+        With whole prompts prefilled (`ceil`), the state before the last token is taken at the end.
+        """
+        drops: list[Drop] = []
+        captures: list[Capture] = []
+        due = self._captures.get(stream.id, {})
+        end = stream.prompt_tokens - 1 if reached >= stream.prefill_end else reached
+        for position in sorted(at for at in due if at in (reached, end)):
+            key = stream.ask.prefix[-(-position // self._settings.prefix_step_tokens) - 1]
+            tier = due.pop(position)
+            self._passed = True
+            if tier == "conversation":
+                self._supersede(stream, drops)
+            entry, victims = self.store.reserve(key, position, tier, self._pinned)
+            drops += [Drop(victim.key) for victim in victims]
+            if entry is not None:
+                captures.append(Capture(stream.id, key, position))
+                self._planned.append((stream.id, entry))
+        return drops, captures
+
+    def _supersede(self, stream: Stream, drops: list[Drop]) -> None:
+        """Drop the conversation entry this one grew from: the longer one replaces it."""
+        old = self._restored.pop(stream.id, None)
+        if old is None or old.tier != "conversation" or old.key in self._pinned:
+            return
+        if self.store.holds(old):
+            self.store.drop(old)
+            drops.append(Drop(old.key))
+
+    # ---- settlement --------------------------------------------------------------------------
+
+    def settle(self, failed_ids: set[int]) -> bool:
+        """Make this round's captures usable, abandon those of failed streams; any planned?"""
+        self._pinned.clear()
+        planned, self._planned = self._planned, []
+        for stream_id, entry in planned:
+            if stream_id in failed_ids:
+                self.store.abandon(entry)
+            else:
+                self.store.commit(entry)
+        passed, self._passed = self._passed, False
+        return passed
+
+    def forget(self, stream: Stream) -> None:
+        """A stream left: it captures nothing more."""
+        self._captures.pop(stream.id, None)
+        self._restored.pop(stream.id, None)
