@@ -66,3 +66,12 @@ class SchedulerBug(QwispError):
 
     def __init__(self, what: str) -> None:
         super().__init__(what, "this is a bug in qwisp: please report it with the facts file")
+
+
+class ExecutorFault(QwispError):
+    """An executor answered what the contract does not allow."""
+
+    exit_code = 1
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "check the executor with qwisp.testing.check_executor")

@@ -149,6 +149,10 @@ class Machine:
         assert self.books.told.keys() == self.books.requests.keys()
         for number, reply in self.engine.replies.items():
             assert reply == solo_reply(self.books.requests[number], len(reply))
+            assert len(reply) == self.books.tokens[number]
+        for entry in self.scheduler.log:
+            if entry.kind in ("finished", "failed", "cancelled"):
+                assert entry.detail[1] == self.books.tokens[entry.id], "tokens miscounted"
         self.same_facts_give_the_same_log()
 
     def same_facts_give_the_same_log(self) -> None:
