@@ -53,12 +53,16 @@ class ArenaPlan:
 
 
 class Arena:
-    """The buffers of all layers, by block index; see the module text."""
+    """The buffers, each once, and `by_block` for each block; see the module text."""
 
     def __init__(self, spec: DecoderSpec, plan: ArenaPlan, dtype: str) -> None:
         self.plan = plan
         self.buffers: list[Rows | Ring | Recurrent] = []
+        self.by_block: list[Rows | Ring | Recurrent] = []
         for block in spec.blocks:
+            if block.source is not None:
+                self.by_block.append(self.by_block[block.source])
+                continue
             layer = block.layer
             if isinstance(layer, GatedDelta):
                 made = Recurrent(layer, len(plan.slot_rows), mlx_dtype(dtype))
@@ -67,6 +71,7 @@ class Arena:
             else:
                 made = Rows(layer, plan.num_rows, mlx_dtype(dtype))
             self.buffers.append(made)
+            self.by_block.append(made)
         mx.eval(self.arrays)
 
     @property

@@ -5,14 +5,27 @@ from __future__ import annotations
 import mlx.core as mx
 
 from qwisp.engine.arena import Arena, mlx_dtype
-from qwisp.engine.decoder_spec import DecoderSpec, DenseFfn
+from qwisp.engine.decoder_spec import DecoderSpec, DenseFfn, Ffn, MoeFfn, TwinFfn
 from qwisp.engine.ffn import Dense, Mixture
 from qwisp.engine.gated_delta import GatedDeltaBlock
 from qwisp.engine.linear import Weights, embedding, linear
 from qwisp.engine.mixers import Attention
 from qwisp.engine.norms import Norm
+from qwisp.engine.per_layer import LayerGate, LayerInputs
 from qwisp.engine.step import Context, Step, Window
+from qwisp.engine.twin_ffn import Twin
 from qwisp.spec.layers import GatedDelta
+
+FP16_MAX = 65504.0
+
+
+def _ffn(spec: DecoderSpec, ffn: Ffn, weights: Weights, name: str) -> Dense | Mixture | Twin:
+    if isinstance(ffn, TwinFfn):
+        return Twin(spec, ffn, weights, name)
+    if isinstance(ffn, MoeFfn):
+        return Mixture(ffn, weights, f"{name}.mlp", spec.hidden)
+    assert isinstance(ffn, DenseFfn)
+    return Dense(ffn, weights, f"{name}.mlp", spec.hidden)
 
 
 class Layer:
@@ -25,9 +38,11 @@ class Layer:
             self.mixer = GatedDeltaBlock(spec, block, weights, f"{name}.linear_attn")
         else:
             self.mixer = Attention(spec, block, weights, f"{name}.self_attn")
-        kind = Dense if isinstance(block.ffn, DenseFfn) else Mixture
-        self.ffn = kind(block.ffn, weights, f"{name}.mlp", spec.hidden)
+        self.ffn = _ffn(spec, block.ffn, weights, name)
         self.is_sandwiched = spec.is_sandwiched
+        self.clips = spec.clips_residual
+        self.scalar = weights[f"{name}.layer_scalar"] if spec.has_layer_scalar else None
+        self.own_gate = LayerGate(spec, weights, name) if spec.per_layer else None
 
         def norm(which: str) -> Norm:
             return Norm(weights, f"{name}.{which}", spec.eps, spec.norm_offset)
@@ -35,21 +50,36 @@ class Layer:
         self.norm_in = norm("input_layernorm")
         self.norm_mid = norm("post_attention_layernorm")
         if spec.is_sandwiched:
-            self.norm_ffn = norm("pre_feedforward_layernorm")
+            # Experts beside a dense block have norms of their own, and see what comes before them.
+            own = isinstance(block.ffn, TwinFfn)
+            self.norm_ffn = None if own else norm("pre_feedforward_layernorm")
             self.norm_out = norm("post_feedforward_layernorm")
 
-    def __call__(self, c: Context, x: mx.array, cache, rows: Step | Window) -> mx.array:
-        """Return the residual stream after this layer, `[M, hidden]`."""
+    def __call__(
+        self, c: Context, x: mx.array, cache, rows: Step | Window, own: mx.array | None
+    ) -> mx.array:
+        """Return the residual stream after this layer, `[M, hidden]`; `own` is its own input."""
         mix = self.mixer.decode if isinstance(rows, Step) else self.mixer.prefill
         r = mix(c, self.norm_in(x), cache, rows)
         if self.is_sandwiched:
-            x = x + self.norm_mid(r)
-            x = x + self.norm_out(self.ffn(c, self.norm_ffn(x), rows))
+            x = self._add(x, self.norm_mid(r))
+            inner = x if self.norm_ffn is None else self.norm_ffn(x)
+            x = self._add(x, self.norm_out(self.ffn(c, inner, rows)))
         else:
             x = x + r
             x = x + self.ffn(c, self.norm_mid(x), rows)
+        if self.own_gate is not None and own is not None:
+            x = x + self.own_gate(c, x, own)
+        if self.scalar is not None:
+            x = x * self.scalar
         c.tap(self.name, x)
         return x
+
+    def _add(self, x: mx.array, y: mx.array) -> mx.array:
+        if not self.clips or x.dtype != mx.float16:
+            return x + y
+        total = x.astype(mx.float32) + y.astype(mx.float32)
+        return mx.clip(total, -FP16_MAX, FP16_MAX).astype(mx.float16)
 
 
 class Decoder:
@@ -66,14 +96,17 @@ class Decoder:
         self.head = (
             self.embed.as_linear() if tied else linear(weights, f"{prefix}lm_head", spec.hidden)
         )
-        # Checkpoints of scaled embeddings were trained with the factor rounded to bf16.
-        scale = mx.array(spec.embed_scale, mx.bfloat16).astype(self.dtype)
+        rounded = mx.bfloat16 if spec.rounds_embed_scale else self.dtype
+        scale = mx.array(spec.embed_scale, rounded).astype(self.dtype)
         self.embed_scale = scale if spec.embed_scale != 1.0 else None
+        self.own_inputs = LayerInputs(spec, weights) if spec.per_layer else None
 
     def decode(self, c: Context, tokens: mx.array, arena: Arena, step: Step) -> mx.array:
         """Return logits `[W, vocab]` for tokens `[W]` at the step's positions."""
-        x = self._through(c, self._embed(tokens), arena, step)
+        x = self._through(c, tokens, arena, step)
         logits = self.head(c.ops, self.norm(x))
+        if self.spec.logit_cap is not None:
+            logits = mx.tanh(logits / self.spec.logit_cap) * self.spec.logit_cap
         c.tap("lm_head", logits)
         return logits
 
@@ -82,16 +115,18 @@ class Decoder:
 
         Prefill computes no logits: the last prompt token is decoded.
         """
-        self._through(c, self._embed(tokens), arena, window)
+        self._through(c, tokens, arena, window)
         mx.eval(arena.arrays)
 
     def _embed(self, tokens: mx.array) -> mx.array:
         x = self.embed(tokens, self.dtype)
         return x if self.embed_scale is None else x * self.embed_scale
 
-    def _through(self, c: Context, x: mx.array, arena: Arena, rows: Step | Window) -> mx.array:
+    def _through(self, c: Context, tokens: mx.array, arena: Arena, rows: Step | Window) -> mx.array:
+        x = self._embed(tokens)
         if c.poisons:
             x = rows.poisoned(x)
-        for layer, cache in zip(self.layers, arena.buffers, strict=True):
-            x = layer(c, x, cache, rows)
+        own = None if self.own_inputs is None else self.own_inputs(c, tokens, x)
+        for index, (layer, cache) in enumerate(zip(self.layers, arena.by_block, strict=True)):
+            x = layer(c, x, cache, rows, None if own is None else own[:, index])
         return x

@@ -39,6 +39,49 @@ class Dense:
         return y
 
 
+class ExpertStack:
+    """The experts of a mixture: gate, up and down per expert, summed by weight."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        name: str,
+        *,
+        hidden: int,
+        intermediate: int,
+        activation: Activation = "silu",
+    ) -> None:
+        self.activation: Activation = activation
+        self.gate = experts(weights, f"{name}.gate_proj", hidden)
+        self.up = experts(weights, f"{name}.up_proj", hidden)
+        self.down = experts(weights, f"{name}.down_proj", intermediate)
+
+    def ordered(self, x: mx.array, chosen: mx.array, picked: mx.array, c: Context, name: str):
+        """Return `[M, hidden]`: experts `chosen` `[M, k]`, weighed by `picked`, in that order."""
+        outs = self._run(c, x[:, None, None, :], chosen, in_order=False).squeeze(-2)
+        c.tap(f"{name}.experts", outs)
+        return sum_in_order(outs.astype(mx.float32) * picked[..., None]).astype(x.dtype)
+
+    def stock(self, x: mx.array, chosen: mx.array, picked: mx.array, c: Context, name: str):
+        """Return the same the usual way: rows sorted by expert from some size on."""
+        if chosen.size < SORT_FROM:
+            outs = self._run(c, x[:, None, None, :], chosen, in_order=False).squeeze(-2)
+        else:
+            flat = chosen.flatten()
+            order = mx.argsort(flat)
+            rows = x[order // chosen.shape[-1]][:, None, :]
+            y = self._run(c, rows, flat[order], in_order=True)
+            outs = y.squeeze(-2)[mx.argsort(order)].reshape(*chosen.shape, -1)
+        c.tap(f"{name}.experts", outs)
+        return (outs.astype(mx.float32) * picked[..., None]).sum(axis=-2).astype(x.dtype)
+
+    def _run(self, c: Context, x: mx.array, chosen: mx.array, *, in_order: bool) -> mx.array:
+        gate = self.gate(c.ops, x, chosen, in_order=in_order)
+        up = self.up(c.ops, x, chosen, in_order=in_order)
+        inner = activate(self.activation, gate) * up
+        return self.down(c.ops, inner, chosen, in_order=in_order)
+
+
 class Mixture:
     """Top-k experts of every row, and perhaps a shared expert beside them."""
 
@@ -46,9 +89,9 @@ class Mixture:
         self.name = name
         self.rule = rule
         self.router = linear(weights, f"{name}.gate", hidden)
-        self.gate = experts(weights, f"{name}.switch_mlp.gate_proj", hidden)
-        self.up = experts(weights, f"{name}.switch_mlp.up_proj", hidden)
-        self.down = experts(weights, f"{name}.switch_mlp.down_proj", rule.intermediate)
+        self.stack = ExpertStack(
+            weights, f"{name}.switch_mlp", hidden=hidden, intermediate=rule.intermediate
+        )
         self.shared = None
         if rule.shared_intermediate:
             dense = DenseFfn(intermediate=rule.shared_intermediate)
@@ -76,43 +119,35 @@ class Mixture:
         picked = mx.take_along_axis(scores, chosen, axis=-1)
         if self.rule.normalises:
             picked = picked / sum_in_order(picked)[:, None]
-        outs = self._experts(c, x[:, None, None, :], chosen, in_order=False).squeeze(-2)
-        c.tap(f"{self.name}.experts", outs)
-        return sum_in_order(outs.astype(mx.float32) * picked[..., None]).astype(x.dtype)
+        return self.stack.ordered(x, chosen, picked, c, self.name)
 
     def _stock(self, c: Context, x: mx.array, scores: mx.array) -> mx.array:
         """The usual way, kept to show what it costs: partitioned choice, sorted rows."""
-        k = self.rule.top_k
-        chosen = mx.argpartition(scores, kth=-k, axis=-1)[..., -k:]
+        chosen = partitioned_top_k(scores, self.rule.top_k)
         picked = mx.take_along_axis(scores, chosen, axis=-1)
         if self.rule.normalises:
             picked = picked / picked.sum(axis=-1, keepdims=True)
-        if chosen.size < SORT_FROM:
-            outs = self._experts(c, x[:, None, None, :], chosen, in_order=False).squeeze(-2)
-        else:
-            flat = chosen.flatten()
-            order = mx.argsort(flat)
-            y = self._experts(c, x[order // k][:, None, :], flat[order], in_order=True)
-            outs = y.squeeze(-2)[mx.argsort(order)].reshape(*chosen.shape, -1)
-        c.tap(f"{self.name}.experts", outs)
-        return (outs.astype(mx.float32) * picked[..., None]).sum(axis=-2).astype(x.dtype)
+        return self.stack.stock(x, chosen, picked, c, self.name)
 
-    def _experts(self, c: Context, x: mx.array, chosen: mx.array, *, in_order: bool) -> mx.array:
-        gate = self.gate(c.ops, x, chosen, in_order=in_order)
-        up = self.up(c.ops, x, chosen, in_order=in_order)
-        return self.down(c.ops, activate("silu", gate) * up, chosen, in_order=in_order)
+
+def partitioned_top_k(scores: mx.array, k: int) -> mx.array:
+    """Return the k best indices per row in whatever order a partition leaves them."""
+    return mx.argpartition(scores, kth=-k, axis=-1)[..., -k:]
 
 
 def top_k(scores: mx.array, k: int) -> mx.array:
-    """Return the k best indices per row by (-score, index); scores `[M, E]` are not negative.
+    """Return the k best indices per row by (-score, index); scores `[M, E]` in fp32, no NaN.
 
-    Positive floats order like their bits, so one unsigned key holds score and index, no two keys
-    are equal, and a sort of them depends on no kernel's idea of stability.
+    Floats order like their bits once those of negative ones are turned over, so one unsigned key
+    holds score and index, no two keys are equal, and a sort of them depends on no kernel's idea of
+    stability.
 
-    >>> top_k(mx.array([[0.25, 0.5, 0.25, 0.0]]), 3).tolist()
-    [[1, 0, 2]]
+    >>> top_k(mx.array([[0.25, 0.5, 0.25, -1.0, -0.0, 0.0]]), 5).tolist()
+    [[1, 0, 2, 4, 5]]
     """
-    worst_first = (0xFFFFFFFF - scores.view(mx.uint32)).astype(mx.uint64)
+    bits = (scores.astype(mx.float32) + 0.0).view(mx.uint32)  # -0.0 + 0.0 is 0.0: they tie
+    # Descending: a positive float's own bits count down from the top, a negative one's count up.
+    worst_first = mx.where(bits >> 31, bits, 0x7FFFFFFF - bits).astype(mx.uint64)
     index = mx.arange(scores.shape[-1], dtype=mx.uint64)
     keys = mx.sort(worst_first * (1 << 32) + index, axis=-1)[..., :k]
     return (keys & 0xFFFFFFFF).astype(mx.uint32)

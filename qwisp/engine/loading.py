@@ -43,6 +43,8 @@ def load_model(source: str | Path, *, dtype: str | None = None, seed: int = 0) -
     what cannot be read, `BadConfig` for a family that is not run.
     """
     text = str(source)
+    if dtype is not None:
+        mlx_dtype(dtype)  # refuses a type that is not run
     if text == TINY_PREFIX or text.startswith(f"{TINY_PREFIX}:"):
         name = text.partition(":")[2] or "hybrid_moe"
         config = {**tiny_config(name), "dtype": dtype or "float32"}

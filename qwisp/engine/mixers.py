@@ -10,6 +10,7 @@ from qwisp.engine.buffers import Ring, Rows
 from qwisp.engine.decoder_spec import Block, DecoderSpec
 from qwisp.engine.linear import Weights, linear
 from qwisp.engine.norms import Norm
+from qwisp.engine.rope import Rotation
 from qwisp.engine.step import Context, Lane, Step, Window
 from qwisp.engine.stock import stock_decode, stock_prefill
 from qwisp.spec.layers import SlidingWindow
@@ -26,25 +27,33 @@ class Attention:
         self.head_dim = layer.k_dim
         self.kv_heads = layer.kv_heads
         self.window = layer.window_tokens if isinstance(layer, SlidingWindow) else None
+        self.eps = spec.eps
+        self.rotate = Rotation(rule.rope)
         hidden = spec.hidden
+        self.keeps = block.source is None
         self.q = linear(weights, f"{name}.q_proj", hidden)
-        self.k = linear(weights, f"{name}.k_proj", hidden)
-        self.v = linear(weights, f"{name}.v_proj", hidden)
         self.o = linear(weights, f"{name}.o_proj", rule.heads * self.head_dim)
-        self.q_norm = self.k_norm = None
+        self.k = self.v = self.q_norm = self.k_norm = None
         if rule.has_qk_norm:
             self.q_norm = Norm(weights, f"{name}.q_norm", spec.eps, spec.norm_offset)
-            self.k_norm = Norm(weights, f"{name}.k_norm", spec.eps, spec.norm_offset)
+        if self.keeps:
+            self.k = linear(weights, f"{name}.k_proj", hidden)
+            if not rule.keys_are_values:
+                self.v = linear(weights, f"{name}.v_proj", hidden)
+            if rule.has_qk_norm:
+                self.k_norm = Norm(weights, f"{name}.k_norm", spec.eps, spec.norm_offset)
 
     def decode(self, c: Context, x: mx.array, cache: Rows | Ring, step: Step) -> mx.array:
         """Write each live lane's key and value, then attend over its own rows."""
-        q, k, v, gate = self._project(c, x)
+        q, gate = self._queries(c, x)
         positions = step.positions
-        q, k = self._rope(q[:, :, None], positions), self._rope(k[:, :, None], positions)
-        q, k = q.squeeze(2), k.squeeze(2)
-        n = step.num_live
-        rows = [cache.rows_of(a.place, range(a.position, a.position + 1))[0] for a in step.lanes]
-        cache.write(rows, k[:n].swapaxes(0, 1), v[:n].swapaxes(0, 1))
+        q = self.rotate(q[:, :, None], positions).squeeze(2)
+        if self.keeps:
+            k, v = self._keys_values(c, x)
+            k = self.rotate(k[:, :, None], positions).squeeze(2)
+            n, at = step.num_live, [(lane.place, lane.position) for lane in step.lanes]
+            rows = [cache.rows_of(place, range(t, t + 1))[0] for place, t in at]
+            cache.write(rows, k[:n].swapaxes(0, 1), v[:n].swapaxes(0, 1))
         q = q.astype(mx.float32) * self.rule.scale
         if c.guards.blocked_attention:
             outs = [self._lane(c, q[i], cache, lane) for i, lane in enumerate(step.lanes)]
@@ -55,10 +64,13 @@ class Attention:
 
     def prefill(self, c: Context, x: mx.array, cache: Rows | Ring, window: Window) -> mx.array:
         """Write the present rows, then attend from every row of the window."""
-        q, k, v, gate = self._project(c, x)
-        q, k = (self._rope(t.swapaxes(0, 1)[None], window.origin)[0] for t in (q, k))
-        rows = cache.rows_of(window.place, range(window.first, window.end))
-        cache.write(rows, k[:, window.rows], v.swapaxes(0, 1)[:, window.rows])
+        q, gate = self._queries(c, x)
+        q = self.rotate(q.swapaxes(0, 1)[None], window.origin)[0]
+        if self.keeps:
+            k, v = self._keys_values(c, x)
+            k = self.rotate(k.swapaxes(0, 1)[None], window.origin)[0]
+            rows = cache.rows_of(window.place, range(window.first, window.end))
+            cache.write(rows, k[:, window.rows], v.swapaxes(0, 1)[:, window.rows])
         q = q.astype(mx.float32) * self.rule.scale
         keys = cache.keys(window.place, window.end)
         if c.guards.blocked_attention:
@@ -72,28 +84,31 @@ class Attention:
             out = stock_prefill(c.ops, q, keys, allowed)
         return self._output(c, out.swapaxes(0, 1).reshape(window.num_rows, -1), gate, x.dtype)
 
-    def _project(
-        self, c: Context, x: mx.array
-    ) -> tuple[mx.array, mx.array, mx.array, mx.array | None]:
-        """Return queries `[M, H, D]`, keys and values `[M, G, D]`, and the gate `[M, H D]`."""
-        q, k, v = self.q(c.ops, x), self.k(c.ops, x), self.v(c.ops, x)
-        for name, y in (("q_proj", q), ("k_proj", k), ("v_proj", v)):
-            c.tap(f"{self.name}.{name}", y)
+    def _queries(self, c: Context, x: mx.array) -> tuple[mx.array, mx.array | None]:
+        """Return queries `[M, H, D]` and the gate `[M, H D]`."""
+        q = self.q(c.ops, x)
+        c.tap(f"{self.name}.q_proj", q)
         gate = None
         q = q.reshape(x.shape[0], self.rule.heads, -1)
         if self.rule.has_gate:
             q, gate = mx.split(q, 2, axis=-1)
             gate = gate.reshape(x.shape[0], -1)
-        k = k.reshape(x.shape[0], self.kv_heads, self.head_dim)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return q, k, v.reshape(x.shape[0], self.kv_heads, self.head_dim), gate
+        return q if self.q_norm is None else self.q_norm(q), gate
 
-    def _rope(self, x: mx.array, offset: mx.array | int) -> mx.array:
-        rope = self.rule.rope
-        return mx.fast.rope(
-            x, rope.dims, traditional=False, base=rope.theta, scale=rope.scale, offset=offset
-        )
+    def _keys_values(self, c: Context, x: mx.array) -> tuple[mx.array, mx.array]:
+        """Return keys and values `[M, G, D]`, both before the keys turn."""
+        assert self.k is not None
+        shape = (x.shape[0], self.kv_heads, self.head_dim)
+        k = self.k(c.ops, x)
+        c.tap(f"{self.name}.k_proj", k)
+        v = k
+        if self.v is not None:
+            v = self.v(c.ops, x)
+            c.tap(f"{self.name}.v_proj", v)
+        k, v = k.reshape(shape), v.reshape(shape)
+        if self.rule.has_value_norm:
+            v = mx.fast.rms_norm(v, None, self.eps)
+        return k if self.k_norm is None else self.k_norm(k), v
 
     def _lane(self, c: Context, q: mx.array, cache: Rows | Ring, lane: Lane) -> mx.array:
         keys = cache.keys(lane.place, lane.position + 1)

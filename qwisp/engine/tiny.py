@@ -50,6 +50,16 @@ _GROUPED = {
     "tie_word_embeddings": False,
 }
 
+_GEMMA4 = {
+    **_GROUPED,
+    "model_type": "gemma4_text",
+    "tie_word_embeddings": True,
+    "global_head_dim": 64,
+    "sliding_window": 40,
+    "vocab_size_per_layer_input": 256,
+    "final_logit_softcapping": 30.0,
+}
+
 TINY: dict[str, dict[str, Any]] = {
     "hybrid": {"model_type": "qwen3_5", "text_config": _HYBRID},
     "hybrid_moe": {"model_type": "qwen3_5_moe", "text_config": {**_HYBRID, **_EXPERTS}},
@@ -76,7 +86,43 @@ TINY: dict[str, dict[str, Any]] = {
     },
 }
 """Name to config: gated delta + gated attention (dense, MoE with shared expert), plain attention,
-attention with query-key norm and MoE, sliding windows."""
+attention with query-key norm and MoE, sliding windows. Every mixer and feed-forward kind once."""
+
+MORE_TINY: dict[str, dict[str, Any]] = {
+    "qwen3": {"model_type": "qwen3", **_GROUPED, "tie_word_embeddings": True},
+    "qwen3_next": {
+        **_HYBRID,
+        "model_type": "qwen3_next",
+        **_EXPERTS,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "rope_parameters": None,
+        "rope_theta": 1e6,
+        "partial_rotary_factor": 0.25,
+    },
+    "gemma4": {
+        **_GEMMA4,
+        "num_hidden_layers": 5,
+        "layer_types": ["sliding_attention", "full_attention"] * 2 + ["sliding_attention"],
+        "num_kv_shared_layers": 2,
+        "hidden_size_per_layer_input": 32,
+        "use_double_wide_mlp": True,
+    },
+    "gemma4_moe": {
+        **_GEMMA4,
+        "num_hidden_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 0,
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+        "enable_moe_block": True,
+        "num_experts": 16,
+        "top_k_experts": 8,
+        "moe_intermediate_size": 32,
+    },
+}
+"""Families whose blocks are made of the same parts in another arrangement."""
 
 
 def tiny_config(name: str) -> dict[str, Any]:
@@ -87,6 +133,7 @@ def tiny_config(name: str) -> dict[str, Any]:
     >>> tiny_config("llama")["hidden_size"]
     64
     """
-    if name not in TINY:
-        raise BadInput(f"tiny model {name!r} is not known", f"use one of {', '.join(TINY)}")
-    return TINY[name]
+    known = {**TINY, **MORE_TINY}
+    if name not in known:
+        raise BadInput(f"tiny model {name!r} is not known", f"use one of {', '.join(known)}")
+    return known[name]

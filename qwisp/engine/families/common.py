@@ -1,0 +1,194 @@
+"""What the decoder readers share: rotary embeddings, head sizes, feed-forward blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from qwisp.engine.decoder_spec import DenseFfn, MoeFfn
+from qwisp.engine.rope import (
+    Llama3Scaling,
+    LongScaling,
+    ProportionalScaling,
+    Rope,
+    Scaling,
+    YarnScaling,
+)
+from qwisp.errors import BadConfig
+from qwisp.spec.fields import Fields
+from qwisp.spec.layers import FullAttention, GatedDelta, Layer, SlidingWindow
+from qwisp.spec.model import ModelSpec
+
+_YARN = ("yarn", "deepseek_yarn", "telechat3-yarn")
+_PLAIN = ("default", "mrope", "linear")  # text positions are equal on all three axes of mrope
+
+
+def refuse(key: str, problem: str, todo: str) -> BadConfig:
+    """Return the error that names a key of the config."""
+    return BadConfig(f"{key} {problem}", todo, key=key)
+
+
+def number(f: Fields, key: str, default: float | None = None) -> float:
+    """Return a finite number above zero; raises `BadConfig` naming the key."""
+    value = f.raw(key)
+    if value is None and default is not None:
+        return default
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not 0 < value < float("inf"):
+        raise refuse(f.prefix + key, f"is {str(value)[:40]}, not a number above zero", "correct it")
+    return float(value)
+
+
+def read_rope(
+    f: Fields,
+    head_dim: int,
+    *,
+    default_theta: float,
+    partial: float = 1.0,
+    layer_type: str = "",
+) -> Rope:
+    """Return the rotary embedding of a config; `layer_type` picks one of nested ones.
+
+    Raises `BadConfig` for a kind of scaling that is not run.
+    """
+    nested = f.raw("rope_parameters")
+    if isinstance(nested, Mapping) and isinstance(nested.get(layer_type), Mapping):
+        nested = nested[layer_type]
+    scaling: Any = nested if isinstance(nested, Mapping) else f.raw("rope_scaling")
+    s = Fields(scaling if isinstance(scaling, Mapping) else {}, "rope.")
+    kind = s.raw("type") or s.raw("rope_type") or "default"
+    theta = number(s, "rope_theta", number(f, "rope_theta", default_theta))
+    share = number(s, "partial_rotary_factor", number(f, "partial_rotary_factor", partial))
+    if share > 1:
+        raise refuse("partial_rotary_factor", f"is {share}", "give a share of at most 1")
+    traditional = f.flag("rope_traditional", False)
+    if kind == "proportional":
+        rotated = ProportionalScaling(
+            rotated_dims=int(head_dim * share), factor=number(s, "factor", 1.0)
+        )
+        return Rope(dims=head_dim, theta=theta, is_traditional=traditional, scaling=rotated)
+    dims = int(head_dim * share)
+    return Rope(
+        dims=dims,
+        theta=theta,
+        scale=1 / number(s, "factor") if kind == "linear" else 1.0,
+        is_traditional=traditional,
+        scaling=_scaling(kind, s, f, dims),
+    )
+
+
+def _scaling(kind: Any, s: Fields, f: Fields, dims: int) -> Scaling | None:
+    if kind in _PLAIN:
+        return None
+    original = "original_max_position_embeddings"
+    if kind == "llama3":
+        return Llama3Scaling(
+            factor=number(s, "factor"),
+            low_freq_factor=number(s, "low_freq_factor", 1.0),
+            high_freq_factor=number(s, "high_freq_factor", 4.0),
+            original_tokens=s.size(original, 8192),
+        )
+    if kind in _YARN:
+        return _yarn(s, original)
+    if kind == "longrope":
+        return _longrope(s, f, dims, original)
+    raise refuse(
+        "rope_scaling",
+        f"has type {str(kind)[:40]!r}, which the lane engine does not run",
+        "use a model with default, linear, llama3, yarn, longrope or proportional rope",
+    )
+
+
+def _yarn(s: Fields, original: str) -> YarnScaling:
+    made = YarnScaling(
+        factor=number(s, "factor"),
+        original_tokens=s.size(original, 4096),
+        beta_fast=number(s, "beta_fast", 32.0),
+        beta_slow=number(s, "beta_slow", 1.0),
+        mscale=float(s.raw("mscale") or (1.0 if s.raw("mscale") is None else 0.0)),
+        mscale_all_dim=float(s.raw("mscale_all_dim") or 0.0),
+    )
+    growth = number(s, "attention_factor", made.growth)
+    if not math.isclose(growth, made.growth, rel_tol=1e-6):
+        raise refuse(
+            "rope_scaling.attention_factor",
+            f"is {growth}, the lane engine runs {made.growth:.6f}",
+            "leave it out, or use another model",
+        )
+    return made
+
+
+def _longrope(s: Fields, f: Fields, dims: int, original: str) -> LongScaling:
+    tokens = s.size(original, f.size(original, None))
+    if tokens is None:
+        raise refuse(original, "is missing", "add it to the config")
+    factors = s.items("long_factor")
+    if len(factors) != dims // 2 or not all(isinstance(x, int | float) and x > 0 for x in factors):
+        raise refuse(
+            "rope_scaling.long_factor",
+            f"has {len(factors)} entries for {dims // 2} pairs",
+            "give a number above zero for each pair",
+        )
+    stretch = f.size("max_position_embeddings", 131072) / tokens
+    growth = 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(tokens))
+    return LongScaling(factors=tuple(map(float, factors)), growth=growth)
+
+
+def query_heads(model: ModelSpec, layer: Layer) -> tuple[int, int]:
+    """Return query heads and key size; an engine layer keeps keys and values of one size."""
+    assert isinstance(layer, FullAttention | SlidingWindow)
+    if layer.k_dim != layer.v_dim:
+        raise refuse(
+            "head_dim",
+            f"gives keys of {layer.k_dim} and values of {layer.v_dim} elements",
+            "use a model whose keys and values have one size",
+        )
+    return int(model.query_heads or 0), layer.k_dim
+
+
+def engine_layer(layer: Layer) -> FullAttention | SlidingWindow | GatedDelta:
+    """Return the layer, refused if the engine has no mixer for it."""
+    if not isinstance(layer, FullAttention | SlidingWindow | GatedDelta):
+        raise refuse(
+            "layer_types",
+            f"gives a {type(layer).__name__} layer, which the lane engine does not run",
+            "use a model of attention and gated-delta layers",
+        )
+    return layer
+
+
+def read_silu_ffn(f: Fields, index: int, *, normalises: bool) -> DenseFfn | MoeFfn:
+    """Return the feed-forward block of a llama- or qwen-like layer.
+
+    `normalises` is what the family does where the config says nothing of `norm_topk_prob`.
+    """
+    act = f.raw("hidden_act")
+    if act not in (None, "silu", "swish"):
+        raise refuse("hidden_act", f"is {str(act)[:40]!r}, the family runs silu", "correct it")
+    if not _is_sparse(f, index):
+        bias = f.flag("mlp_bias", False)
+        return DenseFfn(intermediate=f.size("intermediate_size"), has_bias=bias)
+    experts, top_k = f.size("num_experts"), f.size("num_experts_per_tok")
+    check_top_k("num_experts_per_tok", top_k, experts)
+    return MoeFfn(
+        num_experts=experts,
+        top_k=top_k,
+        intermediate=f.size("moe_intermediate_size"),
+        normalises=f.flag("norm_topk_prob", normalises),
+        shared_intermediate=f.count("shared_expert_intermediate_size", 0),
+    )
+
+
+def check_top_k(key: str, top_k: int, num_experts: int) -> None:
+    """Refuse a choice of more experts than there are."""
+    if top_k > num_experts:
+        raise refuse(key, f"is {top_k} of {num_experts} experts", "correct one of the two")
+
+
+def _is_sparse(f: Fields, index: int) -> bool:
+    if f.count("num_experts", 0) == 0:
+        return False
+    if f.has("mlp_only_layers") and index in f.sizes("mlp_only_layers"):
+        return False
+    return (index + 1) % f.size("decoder_sparse_step", 1) == 0
