@@ -188,10 +188,9 @@ class ContextAdmission:
         if narrower is not None:
             chunk = narrower.serving().chunk_tokens
             yield narrower._offer("smaller prefill chunk", chunk, wanted)
-        if is_16_bit(self.dialect):
-            eight = replace(self, dialect=with_kv_bits(self.dialect, 8))
-            if eight.broken(wanted) is None:
-                yield eight._offer("8-bit KV", 8, wanted)
+        eight = self._in_8_bits(wanted)
+        if eight is not None:
+            yield eight._offer("8-bit KV", 8, wanted)
 
     def _offer(self, change: str, value: int | str, context_tokens: int) -> Offer:
         if self.model is None:
@@ -221,6 +220,16 @@ class ContextAdmission:
                 if other.broken(context_tokens) is None:
                     return other
         return None
+
+    def _in_8_bits(self, context_tokens: int) -> ContextAdmission | None:
+        """Return this setting with 8-bit rows if it is admitted, None if it is not."""
+        if not is_16_bit(self.dialect):
+            return None
+        eight = replace(self, dialect=with_kv_bits(self.dialect, 8))
+        try:
+            return eight if eight.broken(context_tokens) is None else None
+        except BadInput:
+            return None  # rows that do not fill whole blocks cannot be kept in 8 bits
 
     def _on_lanes(self, lanes: int) -> ContextAdmission:
         return replace(self, lanes=lanes, dialect=with_lanes(self.dialect, lanes))

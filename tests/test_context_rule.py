@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +18,7 @@ from qwisp.memory.dialect_fieldfare import Fieldfare
 from qwisp.memory.dialect_llama_cpp import LlamaCpp
 from qwisp.memory.dialect_mlx_lm import MlxLm
 from qwisp.memory.refusal import ContextRefused
+from qwisp.memory.serving import serving_memory
 from qwisp.memory.variants import with_kv_bits
 from qwisp.spec.catalog import load_model, model_names
 from qwisp.spec.machine import MachineSpec, load_machine
@@ -150,6 +152,18 @@ def test_where_nothing_would_fit_nothing_is_offered():
     refusal = ContextAdmission(QWEN, load_machine("m4-16gb"), lanes=4).check(65536)
     assert (refusal.legal_tokens, refusal.offers) == ((), ())
     assert "nothing would fit" in refusal.todo
+
+
+def test_rows_that_have_no_8_bit_form_are_not_offered_in_it():
+    model = load_model(Path(__file__).parent / "data/configs/deepseek_v2.json")
+    wide = ContextAdmission(model, weights=0).serving()
+    machine = MachineSpec(name="m", title="m", memory_bytes=GIB, limit_bytes=500 * 1024**2)
+    rule = ContextAdmission(model, machine, weights=0, lanes=64)
+    refusal = rule.check(rule.native_max_tokens)
+    assert refusal.rule == "machine memory"
+    assert "8-bit KV" not in {offer.change for offer in refusal.offers}
+    with pytest.raises(BadInput, match="blocks"):
+        serving_memory(replace(wide, dialect=with_kv_bits(wide.dialect, 8)), 4096)
 
 
 def test_the_largest_context_is_admitted_and_one_token_more_is_not():
