@@ -60,7 +60,6 @@ OPTIONS = [
         "--lanes",
         "-np",
         "--parallel",
-        "--max-num-seqs",
         type=int,
         default=1,
         show_default=True,

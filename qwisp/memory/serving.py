@@ -108,18 +108,21 @@ def _side(serving: Serving, context_tokens: int) -> Iterator[Term]:
 
 
 def _weights(serving: Serving) -> Term:
+    ranks = getattr(serving.dialect, "tensor_parallel", 1)
+    share = f", one of {ranks} shares" if ranks > 1 else ""
     if serving.weights_bytes is not None:
-        size = serving.weights_bytes
-        return Term(name="weights", num_bytes=size, provenance="exact", note="as given")
+        size = -(-serving.weights_bytes // ranks)
+        return Term(name="weights", num_bytes=size, provenance="exact", note=f"as given{share}")
     weights = serving.weights
     if weights is None:
         note = "size of the weights not known: give --weights SIZE"
         return Term(name="weights", num_bytes=None, provenance="unmeasured", note=note)
+    where = weights.source if weights.is_own else "a published 4-bit pack of this model"
     return Term(
         name="weights",
-        num_bytes=weights.file_bytes,
+        num_bytes=-(-weights.file_bytes // ranks),
         provenance="exact" if weights.is_own else "borrowed",
-        note=weights.source if weights.is_own else "a published 4-bit pack of this model",
+        note=where + share,
     )
 
 

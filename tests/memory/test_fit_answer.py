@@ -212,6 +212,29 @@ def test_vllm_spellings_bound_the_pool():
     assert "Maximum concurrency for 32,768 tokens per request: " in found["log_lines"][1]
 
 
+def test_tensor_parallel_devices_hold_a_share_of_weights_and_heads():
+    whole, half = (
+        document(
+            "--model", QWEN.name, "--engine", "vllm", "--max-model-len", "32768",
+            "--vram", "48GiB", "-tp", ranks, "--weights", "20GiB",
+        )["terms"]
+        for ranks in ("1", "2")
+    )  # fmt: skip
+    assert half[0]["num_bytes"] * 2 == whole[0]["num_bytes"] == 20 * GIB
+    assert half[2]["num_bytes"] < whole[2]["num_bytes"]
+
+
+def test_own_weight_files_are_exact(tmp_path):
+    config = json.loads((CONFIGS / "llama.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model-1.safetensors").write_bytes(b"x" * 1000)
+    (tmp_path / "model-2.safetensors").write_bytes(b"x" * 24)
+    term = document("--model", str(tmp_path), "--machine", M1.name)["terms"][0]
+    assert (term["num_bytes"], term["provenance"]) == (1024, "exact")
+    named = document("--model", str(tmp_path / "config.json"), "--machine", M1.name)["terms"][0]
+    assert named == term
+
+
 def test_a_refusal_exits_1_and_a_fit_exits_0():
     small = ("--model", QWEN.name, "--machine", "m4-16gb")
     assert run(*small, "--context", "64K").exit_code == 1
