@@ -166,7 +166,9 @@ def _validate(ctx: click.Context, output_format: str) -> None:
     under = sum(point.over_bytes < 0 for point in checked)
     summary = (
         f"{'PASS' if not missed else 'FAIL'}: {len(checked) - missed} of {len(checked)} measured"
-        f" points hold, {under} under their measurement; 4 fitted constants"
+        f" points hold, {under} under their measurement; 4 fitted constants; predicted from all"
+        f" others, points err by {_signed_mib(min(errors.values()))} to"
+        f" {_signed_mib(max(errors.values()))}"
     )
     document = {"schema": 1, "passed": not missed, "summary": summary, "points": rows}
     output.emit(rows, CHECKS, output_format, document=document)
