@@ -118,6 +118,9 @@ def _fit_prefill(measured: Measurements, decode: CostModel) -> dict[str, int]:
     used = [point for point in measured.prefill if point.used]
     if not used:
         return {}
+    times = np.array([p.seconds for p in used])
+    if not (np.isfinite(times).all() and (times > 0).all()):
+        raise BadInput("a measured time is not above zero", "measure again, leave out failed runs")
     columns = {
         "round": [p.rounds for p in used],
         "chunk": [p.chunks for p in used],
@@ -130,7 +133,6 @@ def _fit_prefill(measured: Measurements, decode: CostModel) -> dict[str, int]:
     }
     design = np.array([columns[term] for term in measured.terms], dtype=float).T
     seconds = [p.seconds - decode_ps(decode, p) / PS_PER_S for p in used]
-    times = np.array([p.seconds for p in used])
     weights = 1 / times if measured.error == "relative" else np.ones(len(used))
     found = least_absolute(design, np.array(seconds), weights)
     ps_by_term = dict.fromkeys(columns, 0)

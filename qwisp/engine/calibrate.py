@@ -59,33 +59,30 @@ def calibrate(
 
     Long and short prompts run under budgets of one, two and four chunks: one budget cannot tell a
     cost per round from one per chunk, one length not a cost per used row from one per lane. A first
-    run warms up and is thrown away; the others repeat `repeats` times and give medians. `clock`
-    returns seconds.
+    short run warms up and is thrown away; all others repeat `repeats` times and give medians.
+    `clock` returns seconds.
     """
     chunk = identity.chunk_tokens
-    rounds: list[TimedRound] = []
     lengths = sorted({max(4 * chunk, context_tokens >> i) for i in range(0, 6, 2)})
-    for repeat in range(repeats + 1):
-        for length in lengths:
-            asks = {ask.id: ask for ask in calibration_asks(chunk, length, lanes)}
-            for chunks in (1, 2, 4):
-                progress(f"{length} tokens, {chunks} chunks a round, run {repeat} of {repeats}")
-                requests = random_requests(asks, decoder.spec.vocab)
-                settings = Settings(budget_tokens=chunks * chunk, chunk_tokens=chunk)
-                timed = timed_run(
-                    decoder,
-                    identity,
-                    size,
-                    asks,
-                    requests,
-                    settings=settings,
-                    lanes=lanes,
-                    context_tokens=context_tokens,
-                    clock=clock,
-                    context=context,
-                )
-                if repeat:
-                    rounds += timed
+    plan = [(length, chunks) for length in lengths for chunks in (1, 2, 4)]
+    rounds: list[TimedRound] = []
+    for number, (length, chunks) in enumerate([plan[0], *plan * repeats]):
+        progress(f"run {number} of {len(plan) * repeats}: {length} tokens, {chunks} chunks a round")
+        asks = {ask.id: ask for ask in calibration_asks(chunk, length, lanes)}
+        timed = timed_run(
+            decoder,
+            identity,
+            size,
+            asks,
+            random_requests(asks, decoder.spec.vocab),
+            settings=Settings(budget_tokens=chunks * chunk, chunk_tokens=chunk),
+            lanes=lanes,
+            context_tokens=context_tokens,
+            clock=clock,
+            context=context,
+        )
+        if number:
+            rounds += timed
     prefill, decode = measured_points(rounds)
     return Measurements(
         name=name,
