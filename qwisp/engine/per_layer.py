@@ -1,4 +1,4 @@
-"""An input of every layer's own, looked up by token and gated into the residual stream (gemma 4)."""
+"""An input of every layer's own: looked up by token, gated into the residual stream (gemma 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Name and shape of every weight of a decoder, as checkpoints in the mlx-community layout name it."""
+"""Name and shape of every weight of a decoder, named as in the mlx-community layout."""
 
 from __future__ import annotations
 
