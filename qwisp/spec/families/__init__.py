@@ -14,7 +14,7 @@ from qwisp.spec.model import ModelSpec
 
 _MODULES: dict[str, tuple[str, ...]] = {
     "grouped": (
-        *("llama", "glm", "glm4", "glm4_moe", "olmo", "olmo2", "olmoe", "granite", "granitemoe"),
+        *("llama", "glm", "glm4", "glm4_moe", "olmo2", "olmoe", "granite", "granitemoe"),
         *("gemma", "starcoder2", "smollm3", "stablelm", "internlm2", "cohere", "minicpm"),
         *("mistral", "mixtral", "ministral", "ministral3", "mistral3", "phi3", "phimoe", "olmo3"),
         *("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl"),
