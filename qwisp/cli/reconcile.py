@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from qwisp.errors import BadInput, NotInstalled
 from qwisp.memory.reconcile import Reconciled, read_truth, reconcile
 from qwisp.units import MIB
 
@@ -20,22 +21,36 @@ COLUMNS = ("id", "engine", "part", "predicted MiB", "measured MiB", "difference"
 @click.option(
     "--truth",
     type=click.Path(path_type=Path),
-    required=True,
     metavar="FILE.json",
     help="Rows that real allocators printed.",
 )
+@click.option("--live", is_flag=True, help="Allocate arenas of tiny models now, and compare bytes.")
 @click.option("--json", "form", flag_value="json", help="One JSON document.")
 @click.option("--csv", "form", flag_value="csv", help="Comma-separated rows.")
 @click.option("--markdown", "form", flag_value="markdown", help="A Markdown table.")
 @click.pass_context
-def command(context: click.Context, truth: Path, form: str | None) -> None:
-    """Predict every row of FILE.json from its geometry; exit 1 if one misses its tolerance."""
-    results = reconcile(read_truth(truth))
+def command(context: click.Context, truth: Path | None, live: bool, form: str | None) -> None:
+    """Predict every row of FILE.json from its geometry; exit 1 if one misses its tolerance.
+
+    With --live the allocator is this project's own, asked now, and not a byte may differ.
+    """
+    if (truth is None) != live:
+        given = "neither --truth nor --live" if truth is None else "both --truth and --live"
+        raise BadInput(f"{given} is given", "give --truth FILE.json, or --live")
+    results = reconcile(read_truth(truth)) if truth is not None else _live()
     click.echo(
         {"json": as_json, "csv": as_csv, "markdown": as_markdown}.get(form, as_text)(results)
     )
     if any(result.verdict == "missed" for result in results):
         context.exit(1)
+
+
+def _live() -> list[Reconciled]:
+    try:
+        from qwisp.engine.live import reconcile_live
+    except ImportError as error:
+        raise NotInstalled(f"{error.name} is not installed", "install qwisp with mlx") from None
+    return reconcile_live()
 
 
 def summary(results: Sequence[Reconciled]) -> str:
