@@ -199,7 +199,8 @@ class Scheduler:
             if not self.prefills.add(stream, stream.position):
                 self._join(stream)
         if len(self.line):
-            self._blocked = True
+            # After an admission no rows could slide in this round; in the next one they can.
+            self._blocked = self.space.fixed or not ops
             self._note_wait(self.index, PLAN)
         return ops + restores
 

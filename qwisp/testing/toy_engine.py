@@ -16,6 +16,7 @@ from qwisp.scheduling.contract import (
     Fact,
     Grant,
     Move,
+    Operation,
     Outcome,
     Pause,
     Place,
@@ -47,7 +48,8 @@ class ToyEngine:
 
     `yields(id)` says how many tokens a decode step adds (drafts), at most `step_tokens`.
     `reads_late` looks at a repeated step only after the next was issued: a stop is reported one
-    round late. `replies` and `ends` hold what every request got. Raises `RowsLost`.
+    round late. `replies` and `ends` hold what every request got, `done` every operation.
+    Raises `RowsLost`.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class ToyEngine:
         self.lanes: dict[int, _Lane] = {}
         self.replies: dict[int, list[int]] = {request.id: [] for request in requests}
         self.ends: dict[int, End] = {}
+        self.done: list[Operation] = []
         self._do: dict[type, Callable] = {
             End: self.end,
             Drop: _nothing,
@@ -89,6 +92,7 @@ class ToyEngine:
         """Carry out the operations in order, then decode steps until one ends a reply."""
         for op in round.ops:
             self._do[type(op)](op)
+            self.done.append(op)
         before = {i: self.lanes[i].length for i in round.decode}
         most, rounds, unread = self._script.rounds_free(round), 0, []
         while rounds < most:

@@ -1,0 +1,88 @@
+"""Tiny scenarios: a layout, a few requests, the whole scheduler, an engine of lists, its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from qwisp.scheduling.contract import Executor, LogEntry
+from qwisp.scheduling.drive import drive
+from qwisp.scheduling.layout import Layout, SessionSize, parse_layout
+from qwisp.scheduling.row_space import RowSpace
+from qwisp.scheduling.scheduler import Scheduler
+from qwisp.scheduling.settings import Settings
+from qwisp.testing.script import ScriptedRequest
+from qwisp.testing.toy_engine import ToyEngine
+
+
+class RowBytes(NamedTuple):
+    """A byte a row and nothing else, so that a budget in bytes is one in rows."""
+
+    row_bytes: int = 1
+    fixed_bytes: int = 0
+
+    def bytes(self, rows: int) -> int:
+        """Return the bytes of one session of `rows` rows."""
+        return self.fixed_bytes + rows * self.row_bytes
+
+
+class Played(NamedTuple):
+    """A scenario after its last round."""
+
+    scheduler: Scheduler
+    engine: ToyEngine
+
+    @property
+    def log(self) -> list[LogEntry]:
+        """Every decision."""
+        return self.scheduler.log
+
+    def story(self, *kinds: str) -> list[tuple[int, str, int]]:
+        """Return `(round, kind, id)` of the decisions of these kinds; of all without any."""
+        return [(e.round, e.kind, e.id) for e in self.log if not kinds or e.kind in kinds]
+
+
+def sessions(*contexts: int, margin_rows: int = 0) -> Layout:
+    """Return a sized layout of exactly these sessions, without the engine's own beside them."""
+    return Layout(
+        text=",".join(map(str, contexts)),
+        kind="sized",
+        contexts=contexts,
+        margin_rows=margin_rows,
+        lanes=len(contexts),
+        cut="smallest_fit",
+        context_tokens=max(contexts),
+    )
+
+
+def play(
+    layout: str | Layout,
+    requests: Iterable[ScriptedRequest],
+    settings: Settings | None = None,
+    *,
+    size: SessionSize | None = None,
+    context_tokens: int = 1024,
+    cut: str | None = None,
+    yields: Callable[[int], int] | None = None,
+    wrap: Callable[[Executor], Executor] | None = None,
+) -> Played:
+    """Return the scenario after everything ended.
+
+    `context_tokens` is the model's; of a session list it is also the engine's own session. `wrap`
+    puts a wrapper such as `Stepwise` around the engine, `yields` gives it drafts.
+
+    >>> played = play(sessions(16, 32), [ScriptedRequest(1, 8, 10)], Settings(grow_tokens=4))
+    >>> played.story("admit", "move", "finished")
+    [(0, 'admit', 1), (8, 'move', 1), (9, 'finished', 1)]
+    """
+    size = size or RowBytes()
+    if isinstance(layout, str):
+        layout = parse_layout(
+            layout, size=size, memory_bytes=4096, model_context_tokens=context_tokens
+        )
+    space = RowSpace(layout, size, cut=cut)
+    engine = ToyEngine(requests, space.num_rows, yields=yields)
+    scheduler = Scheduler(space, settings or Settings())
+    drive(scheduler, wrap(engine) if wrap else engine)
+    scheduler.check()
+    return Played(scheduler, engine)

@@ -1,0 +1,110 @@
+"""Who goes first: arrival order, the first that fits, the shortest."""
+
+from __future__ import annotations
+
+import pytest
+
+from qwisp.errors import BadInput
+from qwisp.scheduling.orders import SCAN
+from qwisp.scheduling.rules import load_rule, rule_names
+from qwisp.scheduling.settings import Settings
+from qwisp.testing import Played, ScriptedRequest, play, sessions
+
+LARGE, SMALL = 40, 4
+
+
+def crowd(order: str, max_passed: int = 64, num_small: int = 6) -> Played:
+    """One large request holds the large session, a second waits for it, small ones pass by."""
+    asks = [
+        ScriptedRequest(0, LARGE, 20, max_new=20),
+        ScriptedRequest(1, LARGE, 20, max_new=20, arrives=1),
+    ]
+    asks += [ScriptedRequest(i, SMALL, 4, max_new=4, arrives=2) for i in range(2, 2 + num_small)]
+    return play(sessions(16, 64), asks, Settings(order=order, max_passed=max_passed))
+
+
+def admitted(played: Played) -> list[tuple[int, int]]:
+    return [(e.round, e.id) for e in played.log if e.kind == "admit"]
+
+
+def test_fcfs_never_reorders() -> None:
+    assert admitted(crowd("fcfs")) == [
+        (0, 0),
+        (20, 1),
+        (20, 2),
+        (24, 3),
+        (28, 4),
+        (32, 5),
+        (36, 6),
+        (40, 7),
+    ]
+
+
+def test_first_fit_lets_those_pass_that_fit() -> None:
+    assert admitted(crowd("first_fit")) == [
+        (0, 0),
+        (2, 2),
+        (6, 3),
+        (10, 4),
+        (14, 5),
+        (18, 6),
+        (20, 1),
+        (22, 7),
+    ]
+
+
+def test_first_fit_passes_nobody_more_often_than_allowed() -> None:
+    played = crowd("first_fit", max_passed=2)
+    assert admitted(played) == [(0, 0), (2, 2), (6, 3), (20, 1), (20, 4), (24, 5), (28, 6), (32, 7)]
+    assert admitted(crowd("first_fit", max_passed=0)) == admitted(crowd("fcfs"))
+
+
+def test_shortest_first_takes_the_shortest_that_fits() -> None:
+    asks = [ScriptedRequest(i, prompt, 5, max_new=5) for i, prompt in enumerate((9, 30, 3, 8, 3))]
+    played = play(sessions(64), asks, Settings(order="sjf"))
+    assert [i for _, i in admitted(played)] == [2, 4, 3, 0, 1]
+
+
+def test_shortest_first_starves_nobody() -> None:
+    asks = [ScriptedRequest(0, 30, 5, max_new=5)]
+    asks += [ScriptedRequest(i, 3, 5, max_new=5) for i in range(1, 9)]
+    played = play(sessions(64), asks, Settings(order="sjf", max_passed=3))
+    assert [i for _, i in admitted(played)] == [1, 2, 3, 0, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("order", ["first_fit", "sjf"])
+def test_scans_are_bounded(order: str) -> None:
+    """A request that fits but stands behind `SCAN` others that do not is not looked at."""
+    blocked = [ScriptedRequest(i, LARGE, 9, max_new=9, arrives=1) for i in range(1, SCAN + 2)]
+    asks = [ScriptedRequest(0, LARGE, 9, max_new=9), *blocked]
+    for behind, at in ((SCAN - 1, 2), (SCAN, 9)):
+        small = ScriptedRequest(999, SMALL, 4, max_new=4, arrives=2)
+        played = play(sessions(16, 64), [*asks[: behind + 1], small], Settings(order=order))
+        assert next(e.round for e in played.log if (e.kind, e.id) == ("admit", 999)) == at
+
+
+def test_every_order_has_its_file_and_unknown_ones_are_named() -> None:
+    assert rule_names("orders") == ["fcfs", "first_fit", "sjf"]
+    assert rule_names("cuts") == ["best_fit", "first_free", "smallest_fit"]
+    with pytest.raises(BadInput, match="order 'lifo' is not known") as caught:
+        load_rule("orders", "lifo", "pick")
+    assert "fcfs, first_fit, sjf" in caught.value.todo
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("", "defines no pick"),
+        ("pick = 3", "defines no pick"),
+        ("def pick(:", "SyntaxError"),
+        ("import no_such_module", "ModuleNotFoundError"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_a_policy_file_that_cannot_serve_is_named(source: str, why: str, tmp_path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    with pytest.raises(BadInput, match=why):
+        load_rule("orders", str(path), "pick")
+    with pytest.raises(BadInput, match="does not exist"):
+        load_rule("orders", str(tmp_path / "absent.py"), "pick")
