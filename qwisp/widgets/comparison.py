@@ -12,8 +12,8 @@ from qwisp.sim.run import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """`requests`: `id`, `arrival_s`, `ttft_a_s`, `ttft_b_s`, `difference_s` (B less A, negative is
-    sooner under B). `queue`: `time_s`, `waiting_a`, `waiting_b`, `difference`.
+    """`requests`: `id`, `arrival_s`, `ttft_a_s`, `ttft_b_s`, `difference_s` (B less A to the
+    millisecond, negative is sooner under B). `queue`: `time_s`, `waiting_a`, `waiting_b`, `difference`.
     """
 
     requests: pl.DataFrame
@@ -42,7 +42,7 @@ def _joined(a: Run, b: Run) -> pl.DataFrame:
     left = a.requests.select(columns).rename({"ttft_s": "ttft_a_s"})
     right = b.requests.select("id", pl.col("ttft_s").alias("ttft_b_s"))
     return left.join(right, on="id", how="left", maintain_order="left").with_columns(
-        difference_s=pl.col("ttft_b_s") - pl.col("ttft_a_s")
+        difference_s=(pl.col("ttft_b_s") - pl.col("ttft_a_s")).round(3)
     )
 
 

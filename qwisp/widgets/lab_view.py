@@ -33,14 +33,15 @@ _FIELDS = {  # a label, and what is offered (anything else may be typed)
     "machine": ("machine", machine_names),
     "memory": ("memory", lambda: ["8GiB", "12GiB", "20GiB"]),
     "trace": ("trace (name or file)", bundled_traces),
-    "context": ("engine's own session", lambda: ["16384", "32768", "65536"]),
     "rate": ("arrivals", lambda: ["0.5x", "1x", "2x"]),
     "max_new": ("maximum reply", lambda: ["unset", "oracle"]),
     "grow": ("grow (tokens)", lambda: ["256", "8192"]),
     "layout": ("A: sessions", lambda: LAYOUTS),
+    "context": ("A: engine's own session", lambda: ["16384", "32768", "65536"]),
     "order": ("A: order", lambda: rule_names("orders")),
     "budget": ("A: prefill budget", lambda: ["0", "1024", "2048"]),
     "layout_b": ("B: sessions", lambda: LAYOUTS),
+    "context_b": ("B: engine's own session", lambda: ["16384", "32768", "65536"]),
     "order_b": ("B: order", lambda: rule_names("orders")),
     "budget_b": ("B: prefill budget", lambda: ["0", "1024", "2048"]),
 }
@@ -108,6 +109,9 @@ class LabView(w.VBox):
         self.request.observe(lambda change: self._tell(), "value")
         self.scenario.observe(self._paste, "value")
         self._show()
+
+    def __repr__(self) -> str:
+        return self.state.error or self.state.finding()
 
     # ---- what a user does --------------------------------------------------------------------
 

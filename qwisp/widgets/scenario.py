@@ -16,7 +16,7 @@ from qwisp.spec.data_files import data_path
 
 VERSION = "v1"
 MAX_CHARS = 4000
-_POLICY = ("layout", "order", "budget")
+_POLICY = ("layout", "context", "order", "budget")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,7 @@ class Scenario:
     rate: str = "1x"
     max_new: str = "unset"
     layout_b: str = ""
+    context_b: str = ""
     order_b: str = ""
     budget_b: str = ""
 

@@ -107,7 +107,7 @@ def test_two_policies_are_compared_request_by_request() -> None:
         ttft = [f.filter(pl.col("id") == row["id"])["ttft_s"][0] for f in (a, b)]
         assert [row["ttft_a_s"], row["ttft_b_s"]] == ttft
         if None not in ttft:
-            assert row["difference_s"] == ttft[1] - ttft[0]
+            assert row["difference_s"] == round(ttft[1] - ttft[0], 3)
     queue = found.queue
     for name, run in (("a", state.run_a), ("b", state.run_b)):
         assert queue[f"waiting_{name}"].max() == run.load["waiting"].max()

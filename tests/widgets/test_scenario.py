@@ -47,6 +47,7 @@ def test_version_1_means_these_defaults_for_ever() -> None:
         "rate": "1x",
         "max_new": "unset",
         "layout_b": "",
+        "context_b": "",
         "order_b": "",
         "budget_b": "",
     }
