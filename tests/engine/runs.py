@@ -32,9 +32,21 @@ from qwisp.spec.model import ModelSpec
 CHUNK = 64
 
 
-@lru_cache(maxsize=4)
+_BUILT: dict[str, Decoder] = {}
+
+
+def register_decoder(name: str, decoder: Decoder) -> None:
+    """Make a decoder known to `Hand` by name."""
+    _BUILT[name] = decoder
+
+
 def tiny_decoder(name: str, dtype: str = "float32") -> Decoder:
-    """Return a decoder with random weights of seed 0."""
+    """Return a registered decoder, or a tiny one with random weights of seed 0."""
+    return _BUILT[name] if name in _BUILT else _random_decoder(name, dtype)
+
+
+@lru_cache(maxsize=4)
+def _random_decoder(name: str, dtype: str) -> Decoder:
     spec = DecoderSpec.from_config(tiny_config(name))
     return Decoder(spec, random_weights(spec, 0, dtype), dtype)
 
