@@ -79,6 +79,7 @@ def test_there_are_fewer_fitted_constants_than_measured_points():
     assert len(CONSTANTS) + 1 < len(validate())
 
 
+@pytest.mark.truth
 def test_the_points_are_the_published_measurements(truth_dir):
     truth = json.loads((truth_dir / "measurements.json").read_text())
     published = []
