@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, combinations
+from math import inf
 from statistics import median
 
 import numpy as np
@@ -82,30 +85,41 @@ def decode_ps(model: CostModel, point: PrefillPoint) -> int:
 def fit_decode(points: Sequence[DecodePoint]) -> tuple[tuple[tuple[int, int], ...], int]:
     """Return the table `((width, ps), ...)` and picoseconds per used row.
 
-    The slope over rows is the median over all pairs of points of one width of which one has at
-    least twice the rows of the other: closer ones show noise. It is 0 without such a pair and never
-    negative. The table is the median of what is left.
+    Together they minimise the sum of relative errors, in absolute value. At the optimum the slope
+    over rows runs through two points of one width, so all such slopes are tried; it is 0 where no
+    width was measured at two row counts, and never negative.
 
     >>> fit_decode([DecodePoint("a", 0.010, 1, 0), DecodePoint("b", 0.011, 1, 1000)])
     (((1, 10000000000),), 1000000)
     """
     used = [point for point in points if point.used]
-    slopes = [
+    if any(point.seconds <= 0 or point.width < 1 for point in used):
+        raise BadInput("a measured decode step took no time", "measure decode again")
+    slopes = {0.0} | {
         (b.seconds - a.seconds) / (b.rows - a.rows)
-        for i, a in enumerate(used)
-        for b in used[i + 1 :]
-        if a.width == b.width
-        and a.rows != b.rows
-        and max(a.rows, b.rows) >= 2 * min(a.rows, b.rows)
-    ]
-    slope_s = max(0.0, median(slopes)) if slopes else 0.0
-    table = []
+        for a, b in combinations(used, 2)
+        if a.width == b.width and a.rows != b.rows
+    }
+    best = min(_decode_table(used, slope_s) for slope_s in sorted(slopes) if slope_s >= 0)
+    _, slope_s, table = best
+    return tuple((w, round(s * PS_PER_S)) for w, s in table), round(slope_s * PS_PER_S)
+
+
+def _decode_table(
+    used: Sequence[DecodePoint], slope_s: float
+) -> tuple[float, float, tuple[tuple[int, float], ...]]:
+    """Return (sum of relative errors, slope, best seconds by width) for a slope over rows."""
+    error, table = 0.0, []
     for width in sorted({point.width for point in used}):
-        left = [p.seconds - slope_s * p.rows for p in used if p.width == width]
-        table.append((width, round(median(left) * PS_PER_S)))
-    if any(width < 1 or step_ps <= 0 for width, step_ps in table):
-        raise BadInput(f"a decode table {table} has a step of no time", "measure decode again")
-    return tuple(table), round(slope_s * PS_PER_S)
+        mine = [p for p in used if p.width == width]
+        left = sorted((p.seconds - slope_s * p.rows, p.times / p.seconds) for p in mine)
+        passed = list(accumulate(weight for _, weight in left))
+        base_s = left[bisect_left(passed, passed[-1] / 2)][0]  # their weighted median
+        table.append((width, base_s))
+        error += sum(abs(rest_s - base_s) * weight for rest_s, weight in left)
+    if any(base_s <= 0 for _, base_s in table):
+        error = inf  # a step without rows takes some time
+    return error, slope_s, tuple(table)
 
 
 def fit_copies(points: Sequence[CopyPoint]) -> int:
@@ -133,7 +147,9 @@ def _fit_prefill(measured: Measurements, decode: CostModel) -> dict[str, int]:
     }
     design = np.array([columns[term] for term in measured.terms], dtype=float).T
     seconds = [p.seconds - decode_ps(decode, p) / PS_PER_S for p in used]
-    weights = 1 / times if measured.error == "relative" else np.ones(len(used))
+    weights = np.array([p.times for p in used], dtype=float)
+    if measured.error == "relative":
+        weights /= times
     found = least_absolute(design, np.array(seconds), weights)
     ps_by_term = dict.fromkeys(columns, 0)
     for term, value in zip(measured.terms, found, strict=True):

@@ -18,6 +18,7 @@ class PrefillPoint(NamedTuple):
 
     It ran in `rounds` rounds of `chunks` chunks in all. Inside the time `width` lanes (0: none)
     decoded `steps` steps over `rows` cache rows. `used` points are fitted, the others predicted.
+    `seconds` is the median of `times` timings.
     """
 
     label: str
@@ -30,16 +31,21 @@ class PrefillPoint(NamedTuple):
     steps: int = 1
     rows: int = 0
     used: bool = True
+    times: int = 1
 
 
 class DecodePoint(NamedTuple):
-    """`seconds` of one decode step with `width` lanes and `rows` cache rows in use in all."""
+    """`seconds` of one decode step with `width` lanes and `rows` cache rows in use in all.
+
+    It is the median of `times` timings.
+    """
 
     label: str
     seconds: float
     width: int
     rows: int = 0
     used: bool = True
+    times: int = 1
 
 
 class CopyPoint(NamedTuple):

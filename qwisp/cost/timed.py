@@ -96,22 +96,19 @@ def measured_points(
             lengths[request_id] += tokens
     return (
         tuple(
-            PrefillPoint(_prefill_label(shape, times), median(times), *shape)
+            PrefillPoint(_prefill_label(shape), median(times), *shape, times=len(times))
             for shape, times in prefills.items()
         ),
         tuple(
-            DecodePoint(f"{width} lanes, {rows} rows, {len(times)}x", median(times), width, rows)
+            DecodePoint(f"{width} lanes, {rows} rows", median(times), width, rows, times=len(times))
             for (width, rows), times in decodes.items()
         ),
     )
 
 
-def _prefill_label(shape: tuple[int, ...], times: Sequence[float]) -> str:
+def _prefill_label(shape: tuple[int, ...]) -> str:
     rounds, chunks, start, tokens, width, *_ = shape
-    return (
-        f"{tokens} tokens from {start} in {chunks} chunks, {rounds} rounds,"
-        f" beside {width} lanes, {len(times)}x"
-    )
+    return f"{tokens} tokens from {start} in {chunks} chunks, {rounds} rounds, beside {width} lanes"
 
 
 def first_and_last(rounds: Sequence[TimedRound]) -> dict[int, tuple[float, float]]:
