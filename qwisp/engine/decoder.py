@@ -101,6 +101,13 @@ class Decoder:
         self.embed_scale = scale if spec.embed_scale != 1.0 else None
         self.own_inputs = LayerInputs(spec, weights) if spec.per_layer else None
 
+    @property
+    def arrays(self) -> list[mx.array]:
+        """Every weight array once, as it is kept for running."""
+        found: dict[int, mx.array] = {}
+        _collect(self, found)
+        return list(found.values())
+
     def decode(self, c: Context, tokens: mx.array, arena: Arena, step: Step) -> mx.array:
         """Return logits `[W, vocab]` for tokens `[W]` at the step's positions."""
         x = self._through(c, tokens, arena, step)
@@ -130,3 +137,16 @@ class Decoder:
         for index, (layer, cache) in enumerate(zip(self.layers, arena.by_block, strict=True)):
             x = layer(c, x, cache, rows, None if own is None else own[:, index])
         return x
+
+
+def _collect(part: object, found: dict[int, mx.array]) -> None:
+    """Find the arrays in a part of a decoder, however deep."""
+    if isinstance(part, mx.array):
+        found[id(part)] = part
+    elif isinstance(part, list):
+        for item in part:
+            _collect(item, found)
+    elif type(part).__module__.startswith("qwisp.engine."):
+        names = getattr(type(part), "__slots__", None) or vars(part)
+        for name in names:
+            _collect(getattr(part, name), found)

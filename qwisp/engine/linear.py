@@ -69,10 +69,9 @@ class Embedding:
         return t[tokens].astype(dtype)
 
     def as_linear(self) -> Linear:
-        """Return the tied output map."""
-        if isinstance(self.table, QuantizedWeight):
-            return Linear(self.table, None)
-        return Linear(mx.contiguous(self.table.T), None)
+        """Return the tied output map: the same memory, read the other way round."""
+        packed = isinstance(self.table, QuantizedWeight)
+        return Linear(self.table if packed else self.table.T, None)
 
 
 def _named(weights: Weights, name: str) -> mx.array:

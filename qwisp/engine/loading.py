@@ -1,97 +1,137 @@
-"""A model ready to run: from a folder in the mlx-community layout, or a tiny random one by name."""
+"""A model ready to run: a folder, `org/name` from the local cache, or a bundled one by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
 from qwisp.engine.arena import mlx_dtype
+from qwisp.engine.checkpoint import read_checkpoint
 from qwisp.engine.decoder import Decoder
 from qwisp.engine.decoder_spec import DecoderSpec
+from qwisp.engine.hub_cache import find_in_cache, is_hub_name
 from qwisp.engine.random_weights import random_weights
 from qwisp.engine.tiny import tiny_config
-from qwisp.errors import BadInput
+from qwisp.errors import BadConfig, BadInput
+from qwisp.spec.data_files import data_path
 from qwisp.spec.model import ModelSpec, load_json
 
 TINY_PREFIX = "tiny"
+SMOLLM2 = "smollm2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
     """A decoder with its weights, and the config both its descriptions were read from.
 
-    `skipped` counts weights of other towers that stood beside the language model.
+    `folder` is where its tokenizer may lie. `skipped` counts weights of other towers and heads that
+    stood beside the language model, by the first part of their names.
     """
 
     name: str
     config: Mapping[str, Any]
     spec: ModelSpec
     decoder: Decoder
-    weights: Mapping[str, mx.array]
     dtype: str
-    skipped: int = 0
+    folder: Path | None = None
+    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
 def load_model(source: str | Path, *, dtype: str | None = None, seed: int = 0) -> LoadedModel:
-    """Return the model of a folder, or of `tiny` or `tiny:NAME` (random weights of `seed`).
+    """Return the model of a folder, of `org/name` in the local Hugging Face cache, of a bundled
+    recall model, of `smollm2`, or of `tiny[:NAME]` (random weights of `seed`).
 
     `dtype` is float32 for tiny models and the checkpoint's own otherwise. Raises `BadInput` for
     what cannot be read, `BadConfig` for a family that is not run.
     """
     text = str(source)
-    if dtype is not None:
-        mlx_dtype(dtype)  # refuses a type that is not run
     if text == TINY_PREFIX or text.startswith(f"{TINY_PREFIX}:"):
-        name = text.partition(":")[2] or "hybrid_moe"
-        config = {**tiny_config(name), "dtype": dtype or "float32"}
-        decoder_spec = DecoderSpec.from_config(config)
-        weights = random_weights(decoder_spec, seed, dtype or "float32")
-        return _loaded(f"tiny:{name}", config, weights, dtype or "float32", 0)
-    folder = Path(source)
-    config, path = load_json(folder, "config.json")
-    files = sorted(path.parent.glob("*.safetensors"))
-    if not files:
-        raise BadInput(
-            f"{path.parent} holds no safetensors file",
-            "give a folder in the mlx-community layout, or tiny",
-        )
-    found: dict[str, mx.array] = {}
-    for file in files:
-        found.update(mx.load(str(file)))
-    prefix = DecoderSpec.from_config(config).prefix
-    own = {name: array for name, array in found.items() if name.startswith(prefix)}
-    kept = dtype or _main_type(own)
-    own = {name: _as_type(name, array, kept) for name, array in own.items()}
-    return _loaded(path.parent.name, config, own, kept, len(found) - len(own))
+        return _tiny(text.partition(":")[2] or "hybrid_moe", dtype or "float32", seed)
+    if text == SMOLLM2 and not Path(text).exists():
+        from qwisp.engine.smollm2 import load_smollm2
+
+        return load_smollm2(dtype or "float32")
+    return _from_folder(find_folder(text), dtype)
 
 
-def _loaded(
+def find_folder(text: str) -> Path:
+    """Return the folder that a model's name or path stands for.
+
+    Raises `BadInput` for one that is nowhere.
+    """
+    if not text.strip() or "\0" in text:
+        raise BadInput(f"model {text!r} is not a name", "give a folder or org/name")
+    path = Path(text)
+    if path.exists():
+        return path
+    if (data_path("models", text) / "config.json").is_file():
+        return data_path("models", text)
+    if is_hub_name(text):
+        return find_in_cache(text)
+    raise BadInput(
+        f"model {text[:200]!r} is no folder here, and no org/name of the local cache",
+        "give a folder in the mlx-community layout, org/name, or tiny",
+    )
+
+
+def made_model(
     name: str,
     config: Mapping[str, Any],
+    spec: DecoderSpec,
     weights: Mapping[str, mx.array],
     dtype: str,
-    skipped: int,
+    *,
+    folder: Path | None = None,
+    skipped: Mapping[str, int] | None = None,
 ) -> LoadedModel:
+    """Return a model of weights that lie in memory or will once they are asked for."""
+    decoder = Decoder(spec, weights, dtype)
+    mx.eval(decoder.arrays)
     return LoadedModel(
         name=name,
         config=config,
         spec=ModelSpec.from_config({**config, "dtype": dtype}, name=name),
-        decoder=Decoder(DecoderSpec.from_config(config), weights, dtype),
-        weights=weights,
+        decoder=decoder,
         dtype=dtype,
-        skipped=skipped,
+        folder=folder,
+        skipped=skipped or {},
+    )
+
+
+def _tiny(name: str, dtype: str, seed: int) -> LoadedModel:
+    config = {**tiny_config(name), "dtype": dtype}
+    spec = DecoderSpec.from_config(config)
+    weights = random_weights(spec, seed, dtype)
+    return made_model(f"tiny:{name}", config, spec, weights, dtype)
+
+
+def _from_folder(folder: Path, dtype: str | None) -> LoadedModel:
+    config, path = load_json(folder, "config.json")
+    if not isinstance(config, Mapping):
+        raise BadConfig(f"{path} holds no JSON object", "give a Hugging Face config.json")
+    spec = DecoderSpec.from_config(config)
+    found = read_checkpoint(path.parent, config, spec)
+    kept = dtype or _main_type(found.weights)
+    weights = {name: _as_type(name, array, kept) for name, array in found.weights.items()}
+    return made_model(
+        path.parent.resolve().name,
+        config,
+        replace(spec, is_tied=found.is_tied),
+        weights,
+        kept,
+        folder=path.parent,
+        skipped=found.skipped,
     )
 
 
 def _main_type(weights: Mapping[str, mx.array]) -> str:
-    for name in weights:
-        if name.endswith("norm.weight"):
-            return str(weights[name].dtype).removeprefix("mlx.core.")
-    return "float32"
+    """Return the type of the norms, which no quantisation touches."""
+    kinds = [array.dtype for name, array in weights.items() if name.endswith("norm.weight")]
+    return str(kinds[0]).removeprefix("mlx.core.") if kinds else "float32"
 
 
 def _as_type(name: str, array: mx.array, dtype: str) -> mx.array:
