@@ -10,7 +10,9 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from qwisp.charts import _WIDTH, _colour, _scale, sessions_over_time
+from qwisp.charts import _colour, _scale, sessions_over_time
+
+WIDTH = 560  # with legends it fits the output of a notebook's cell
 
 POLICIES = {"A": "#0072B2", "B": "#D55E00"}
 PICKED = "picked"
@@ -68,14 +70,15 @@ def over_time(
     rows: dict[str, list[dict]] = {}
     charts = [_without_rows(chart, rows) for chart in charts]
     below = [_without_rows(chart, rows) for chart in below]
-    ruled = [alt.layer(chart, rule).properties(title=chart.title) for chart in charts]
+    ruled = [alt.layer(c, rule).properties(title=c.title, width=WIDTH) for c in charts]
     whole = alt.vconcat(*ruled, bounds="flush", spacing=56)
     whole = whole.resolve_scale(x="shared", color="independent")
     if below:
-        whole = alt.vconcat(whole, *below, spacing=24)
+        whole = alt.vconcat(whole, *below, spacing=24).resolve_scale(color="independent")
     # Not by add_params, which would hand it to every chart and collect it again.
     time = alt.param(name="t", value=at_s).param
-    whole.params = [*(whole.params or []), time]
+    clicks = [] if whole.params is alt.Undefined else whole.params
+    whole.params = [*clicks, time]
     whole.datasets = rows
     return whole
 
@@ -117,7 +120,7 @@ def two_queues(queue: pl.DataFrame) -> alt.LayerChart:
         .mark_line(interpolate="step-after", strokeWidth=1.2)
         .encode(x=x, y="waiting:Q", color=_colour("policy", POLICIES))
     )
-    return (area + both).properties(width=_WIDTH, height=140, title=title)
+    return (area + both).properties(width=WIDTH, height=140, title=title)
 
 
 def ttft_curve(frame: pl.DataFrame) -> alt.Chart:
@@ -149,7 +152,7 @@ def ttft_curve(frame: pl.DataFrame) -> alt.Chart:
             ),
             color=_colour("policy", POLICIES),
         )
-        .properties(width=_WIDTH, height=140)
+        .properties(width=WIDTH, height=140)
     )
 
 
@@ -175,7 +178,7 @@ def ttft_difference(requests: pl.DataFrame) -> alt.Chart:
             color=alt.condition("datum.difference_s > 0", alt.value(_LATER), alt.value(_SOONER)),
             tooltip=["id:N", "arrival_s:Q", "ttft_a_s:Q", "ttft_b_s:Q", "difference_s:Q"],
         )
-        .properties(width=_WIDTH, height=140)
+        .properties(width=WIDTH, height=140)
     )
 
 

@@ -13,7 +13,8 @@ from qwisp.sim.run import Run
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """`requests`: `id`, `arrival_s`, `ttft_a_s`, `ttft_b_s`, `difference_s` (B less A to the
-    millisecond, negative is sooner under B). `queue`: `time_s`, `waiting_a`, `waiting_b`, `difference`.
+    millisecond, negative is sooner under B). `queue`: `time_s`, `waiting_a`, `waiting_b`,
+    `difference`.
     """
 
     requests: pl.DataFrame

@@ -6,7 +6,7 @@ It only wires: every number and sentence comes from the state, every mark from `
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ipywidgets as w
@@ -28,22 +28,30 @@ LAYOUTS = (
     "fixed_arena:32768",
     "per_request",
 )
-_FIELDS = {  # a label, and what is offered (anything else may be typed)
-    "model": ("model", model_names),
-    "machine": ("machine", machine_names),
-    "memory": ("memory", lambda: ["8GiB", "12GiB", "20GiB"]),
-    "trace": ("trace (name or file)", bundled_traces),
-    "rate": ("arrivals", lambda: ["0.5x", "1x", "2x"]),
-    "max_new": ("maximum reply", lambda: ["unset", "oracle"]),
-    "grow": ("grow (tokens)", lambda: ["256", "8192"]),
-    "layout": ("A: sessions", lambda: LAYOUTS),
-    "context": ("A: engine's own session", lambda: ["16384", "32768", "65536"]),
-    "order": ("A: order", lambda: rule_names("orders")),
-    "budget": ("A: prefill budget", lambda: ["0", "1024", "2048"]),
-    "layout_b": ("B: sessions", lambda: LAYOUTS),
-    "context_b": ("B: engine's own session", lambda: ["16384", "32768", "65536"]),
-    "order_b": ("B: order", lambda: rule_names("orders")),
-    "budget_b": ("B: prefill budget", lambda: ["0", "1024", "2048"]),
+_BUDGETS = ("0", "1024", "2048")
+_CONTEXTS = ("16384", "32768", "65536")
+_FIELDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {  # by column: a label, and offers
+    "The question": {
+        "model": ("model", model_names()),
+        "machine": ("machine", machine_names()),
+        "memory": ("memory", ("8GiB", "12GiB", "20GiB")),
+        "trace": ("trace (name or file)", bundled_traces()),
+        "rate": ("arrivals", ("0.5x", "1x", "2x")),
+        "max_new": ("maximum reply", ("unset", "oracle")),
+        "grow": ("grow (tokens)", ("256", "8192")),
+    },
+    "Policy A": {
+        "layout": ("sessions", LAYOUTS),
+        "context": ("engine's own session", _CONTEXTS),
+        "order": ("order", rule_names("orders")),
+        "budget": ("prefill budget", _BUDGETS),
+    },
+    "Policy B (empty: as A)": {
+        "layout_b": ("sessions", LAYOUTS),
+        "context_b": ("engine's own session", _CONTEXTS),
+        "order_b": ("order", rule_names("orders")),
+        "budget_b": ("prefill budget", _BUDGETS),
+    },
 }
 _ZOOMS = {"the whole trace": 0.0, "1 hour": 3600.0, "10 minutes": 600.0, "1 minute": 60.0}
 _HEADS = ("policy", "request", "is", "for (s)", "waits for", "in numbers")
@@ -63,14 +71,19 @@ class LabView(w.VBox):
             name: w.Combobox(
                 value=getattr(self.state.scenario, name),
                 description=label,
-                options=tuple(offered()),
+                options=tuple(offers),
                 continuous_update=False,
-                style=_STYLE,
-                layout={"width": "316px"},
+                style={"description_width": "136px"},
+                layout={"width": "300px"},
             )
-            for name, (label, offered) in _FIELDS.items()
+            for column in _FIELDS.values()
+            for name, (label, offers) in column.items()
         }
-        wide = {"width": "660px"}
+        columns = [
+            w.VBox([w.HTML(f"<b>{title}</b>"), *(self.fields[name] for name in column)])
+            for title, column in _FIELDS.items()
+        ]
+        wide = {"width": "600px"}
         self.time = w.FloatSlider(
             description="time (s)", readout_format=",.1f", style=_STYLE, layout=wide
         )
@@ -88,7 +101,7 @@ class LabView(w.VBox):
         self._is_filling = False
         super().__init__(
             [
-                w.HBox(list(self.fields.values()), layout={"flex_flow": "row wrap"}),
+                w.HBox(columns, layout={"flex_flow": "row wrap"}),
                 self.error,
                 self.verdict,
                 w.HBox([self.time, self.zoom]),
