@@ -1,7 +1,7 @@
 """Reports about peaks, refusals and budgets, answered by the rule, the transient and side budgets.
 
 Each function computes what a report printed or what its right answer is; single checks that are not
-computed are listed with the reason. (What only the caches decide is asked in `test_cases`.)
+computed are listed with the reason. What only the caches decide is asked elsewhere.
 """
 
 from __future__ import annotations
