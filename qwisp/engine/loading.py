@@ -66,8 +66,11 @@ def find_folder(text: str) -> Path:
     if not text.strip() or "\0" in text:
         raise BadInput(f"model {text!r} is not a name", "give a folder or org/name")
     path = Path(text)
-    if path.exists():
-        return path
+    try:
+        if path.exists():
+            return path
+    except OSError as error:  # a name longer than the file system takes
+        raise BadInput(f"model {text[:80]!r}: {error.strerror}", "give a folder") from None
     if (data_path("models", text) / "config.json").is_file():
         return data_path("models", text)
     if is_hub_name(text):
