@@ -6,6 +6,8 @@ A file carries both, so that loading a cost model needs no fit, and a test can r
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +31,24 @@ _FITTED = [
 ]
 
 
-def calibration_path(model: str, machine: str) -> Path:
-    """Return where the bundled calibration of this pair is or would be."""
-    return data_path("calibration", f"cost-{model}-{machine}.json")
+def calibration_path(model: str, machine: str, folder: Path | None = None) -> Path:
+    """Return where the calibration of this pair is or would be, among the bundled ones by default.
+
+    >>> calibration_path("org/name", "this", Path("x")).name
+    'cost-org--name-this.json'
+    """
+    plain = model.replace("/", "--").replace(":", "-")
+    return (folder or data_path("calibration")) / f"cost-{plain}-{machine}.json"
+
+
+def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where `qwisp calibrate` keeps what it measured: `$XDG_DATA_HOME/qwisp/calibration`.
+
+    >>> own_folder({"XDG_DATA_HOME": "/data"}).as_posix()
+    '/data/qwisp/calibration'
+    """
+    base = environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(base).expanduser() / "qwisp" / "calibration"
 
 
 def calibrated_pairs(*folders: Path) -> list[tuple[str, str]]:
@@ -44,17 +61,19 @@ def calibrated_pairs(*folders: Path) -> list[tuple[str, str]]:
     return sorted(set(found))
 
 
-def load_cost(model: str, machine: str, *, folders: tuple[Path, ...] = ()) -> CostModel:
-    """Return the cost model of `model` on `machine`; files in `folders` win over bundled ones.
+def load_cost(model: str, machine: str, *, folders: Sequence[Path] | None = None) -> CostModel:
+    """Return the cost model of `model` on `machine`.
 
-    Raises `NotCalibrated` for a pair nobody measured: the cost of another model or machine is
-    never used in its place.
+    Files in `folders` (by default what was measured on this machine) win over bundled ones. Raises
+    `NotCalibrated` for a pair nobody measured: the cost of another model or machine is never used
+    in its place.
 
     >>> load_cost("qwen3.6-35b-a3b", "m1-max-64gb").chunk_tokens
     1024
     """
-    bundled = calibration_path(model, machine)
-    for path in (*(folder / bundled.name for folder in folders), bundled):
+    folders = (own_folder(),) if folders is None else folders
+    for folder in (*folders, None):
+        path = calibration_path(model, machine, folder)
         if path.is_file():
             return read_cost(path)[0]
     known = ", ".join(f"{a} on {b}" for a, b in calibrated_pairs(*folders)) or "none"
