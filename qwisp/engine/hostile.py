@@ -122,7 +122,8 @@ class HostileOps(Ops):
             y = self._count("sorting", plain, _split(size, 2 if in_order else 3, part, unit))
         if "experts" in self.shims:
             # Many rows of one expert make a block of their own, summed in another order.
-            other = self._count("experts", plain, _split(size, 4, part, unit))
+            other = _split(size, 3 if in_order else 4, part, unit)
+            self._count("experts", plain, other)
             if not in_order:
                 return other
             rows = (experts[:, None] == mx.arange(num_experts)[None]).sum(axis=0)
