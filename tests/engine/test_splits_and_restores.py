@@ -40,6 +40,10 @@ def whole(model: str, dtype: str = "float32") -> np.ndarray:
 
 @pytest.mark.parametrize(("model", "residue"), RESIDUES)
 def test_cut_saved_and_restored_at_every_residue(model, residue):
+    check_residue(model, residue)
+
+
+def check_residue(model: str, residue: int) -> None:
     """One run: company decodes, the prompt is cut and saved at 64 + residue, then restored."""
     at = 64 + residue
     hand = Hand(model, [256, 200, 160, 96], requests(), ops=HostileOps(), poisons=True)

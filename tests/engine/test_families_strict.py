@@ -1,0 +1,56 @@
+"""The strict suite on the families whose blocks are other arrangements of the same parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from qwisp.engine.tiny import MORE_TINY
+
+from .pairwise import covering_array, covers
+from .test_batched_equals_solo import FACTORS, check
+from .test_splits_and_restores import check_residue
+
+pytestmark = pytest.mark.mlx
+
+FAMILY_FACTORS = FACTORS | {"model": tuple(MORE_TINY)}
+CASES = covering_array(FAMILY_FACTORS)
+SMOKE = [  # every family once, in both types, under all hostile kernels, moved and paused
+    {
+        "model": model,
+        "dtype": ("float32", "bfloat16")[n % 2],
+        "kernels": "all",
+        "lanes": 5 + n % 4,
+        "layout": ("growing", "tight")[n % 2],
+        "draws": ("seeded", "greedy")[n % 2],
+        "ahead": n % 2,
+        "poisons": True,
+    }
+    for n, model in enumerate(MORE_TINY)
+]
+
+
+def test_the_array_covers_all_pairs():
+    assert covers(CASES, FAMILY_FACTORS)
+
+
+@pytest.mark.parametrize("n", range(len(SMOKE)), ids=list(MORE_TINY))
+def test_a_family_keeps_its_bits_in_company(n):
+    check(SMOKE[n], n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", range(len(CASES)))
+def test_company_changes_no_bit(n):
+    check(CASES[n], n)
+
+
+@pytest.mark.parametrize("model", list(MORE_TINY))
+def test_cut_saved_and_restored(model):
+    check_residue(model, 31)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("residue", range(64))
+@pytest.mark.parametrize("model", list(MORE_TINY))
+def test_cut_saved_and_restored_at_every_residue(model, residue):
+    check_residue(model, residue)
