@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,6 +11,7 @@ from qwisp.errors import BadConfig, BadInput
 from qwisp.spec.data_files import data_path
 from qwisp.spec.fields import Fields
 from qwisp.spec.geometry import layers_from_geometry
+from qwisp.spec.gguf_model import spec_from_gguf
 from qwisp.spec.model import ModelSpec, load_json
 
 
@@ -23,7 +25,7 @@ def model_names() -> list[str]:
 
 
 def load_model(name_or_path: str | Path) -> ModelSpec:
-    """Return the model of a catalog name, a `config.json`, or a folder that holds one.
+    """Return the model of a catalog name, a `config.json` or its folder, or a GGUF file's header.
 
     Raises `BadInput` for a name that is not in the catalog, listing close ones.
 
@@ -36,7 +38,9 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     if text in model_names():
         return _from_catalog(text)
     path = Path(text)
-    if path.suffix == ".json" or path.exists() or len(path.parts) > 2:
+    if path.suffix == ".gguf":
+        return spec_from_gguf(path)
+    if path.suffix == ".json" or os.path.exists(path) or len(path.parts) > 2:
         return ModelSpec.from_config(path)
     raise BadInput(f"model {text!r} is neither in the catalog nor a path", _known(text))
 
@@ -44,7 +48,7 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
 def _known(text: str) -> str:
     names = model_names()
     near = get_close_matches(text.lower().rsplit("/", 1)[-1], names, n=3, cutoff=0.4)
-    return f"use {', '.join(near or names)}, or give a config.json"
+    return f"use {', '.join(near or names)}, or give a config.json or a GGUF file"
 
 
 def _from_catalog(name: str) -> ModelSpec:
