@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -22,6 +24,16 @@ from .runs import CHUNK
 pytestmark = pytest.mark.mlx
 
 ROWS = (400, 264, 136, 72, 40)
+
+
+@pytest.fixture(autouse=True)
+def _exact_buffers():
+    """Let no buffer be reused: one kept from an earlier test can be larger than what is asked."""
+    gc.collect()
+    limit = mx.set_cache_limit(0)
+    mx.clear_cache()
+    yield
+    mx.set_cache_limit(limit)
 
 
 def spec_of(name: str, dtype: str) -> ModelSpec:

@@ -22,10 +22,18 @@ from qwisp.engine.tiny import TINY  # noqa: E402
 CHUNK = 64
 
 
+@pytest.fixture(autouse=True)
+def _exact_buffers():
+    """Let no buffer be reused: one kept from an earlier test can be larger than what is asked."""
+    gc.collect()
+    limit = mx.set_cache_limit(0)
+    mx.clear_cache()
+    yield
+    mx.set_cache_limit(limit)
+
+
 def allocate(name: str, sessions: list[int]) -> tuple[Arena, int]:
     """Return an arena and what MLX's own counter says that it took."""
-    gc.collect()
-    mx.clear_cache()  # a buffer kept for reuse can be larger than what is asked for
     before = mx.get_active_memory()
     plan = ArenaPlan.of_sessions(sessions, CHUNK)
     arena = Arena(DecoderSpec.from_config(TINY[name]), plan, "bfloat16")
