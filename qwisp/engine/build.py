@@ -46,6 +46,7 @@ def open_engine(
     ahead: int = 0,
     keeps_logits: bool = False,
     poisons: bool = False,
+    is_compiled: bool = False,
 ) -> Engine:
     """Allocate the arena of a layout and return scheduler and executor over it.
 
@@ -60,6 +61,7 @@ def open_engine(
         dtype=model.dtype,  # type: ignore[arg-type]
         backend="cpu" if mx.default_device() == mx.Device(mx.cpu) else "gpu",
         safeguards=safeguards or Safeguards(),
+        is_compiled=is_compiled,
     )
     arena = Arena(model.decoder.spec, arena_plan(space, layout, chunk), model.dtype)
     context = Context(ops or Ops(), identity.safeguards, tap, poisons)

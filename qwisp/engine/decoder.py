@@ -61,6 +61,18 @@ class Layer:
         """Return the residual stream after this layer, `[M, hidden]`; `own` is its own input."""
         mix = self.mixer.decode if isinstance(rows, Step) else self.mixer.prefill
         r = mix(c, self.norm_in(x), cache, rows)
+
+        def after(x: mx.array, r: mx.array, *own: mx.array) -> mx.array:
+            return self._after(c, x, r, rows, own[0] if own else None)
+
+        x = c.pure(self.name, rows, after, x, r, *([] if own is None else [own]))
+        c.tap(self.name, x)
+        return x
+
+    def _after(
+        self, c: Context, x: mx.array, r: mx.array, rows: Step | Window, own: mx.array | None
+    ) -> mx.array:
+        """Return the residual stream once the mixer's result r and the FFN are added."""
         if self.is_sandwiched:
             x = self._add(x, self.norm_mid(r))
             inner = x if self.norm_ffn is None else self.norm_ffn(x)
@@ -72,7 +84,6 @@ class Layer:
             x = x + self.own_gate(c, x, own)
         if self.scalar is not None:
             x = x * self.scalar
-        c.tap(self.name, x)
         return x
 
     def _add(self, x: mx.array, y: mx.array) -> mx.array:

@@ -80,6 +80,8 @@ class MlxExecutor:
         self.identity = identity
         self.clients = clients
         self.context = context or Context(Ops(), identity.safeguards)
+        if identity.is_compiled and self.context.compiled is None:
+            self.context.compiled = {}
         self.blobs = Blobs(arena)
         self._ahead = ahead
         self._keeps_logits = keeps_logits

@@ -37,14 +37,18 @@ class GatedDeltaBlock:
 
     def decode(self, c: Context, x: mx.array, cache: Recurrent, step: Step) -> mx.array:
         """Advance every live lane's state by one token."""
-        qkv, z, decay, beta = self._project(c, x)
-        state, tail = cache.read(step.slots)
-        inputs = mx.concatenate([tail, qkv[:, None]], axis=1)
-        q, k, v = self._heads(self._convolve(inputs)[:, 0])
-        y, state = delta_step(q, k, v, decay, beta, state)
+
+        def advance(x: mx.array, state: mx.array, tail: mx.array) -> tuple[mx.array, ...]:
+            qkv, z, decay, beta = self._project(c, x)
+            inputs = mx.concatenate([tail, qkv[:, None]], axis=1)
+            q, k, v = self._heads(self._convolve(inputs)[:, 0])
+            y, state = delta_step(q, k, v, decay, beta, state)
+            return self._output(c, y.astype(x.dtype), z), state, inputs[:, 1:]
+
+        out, state, tail = c.pure(self.name, step, advance, x, *cache.read(step.slots))
         n = step.num_live
-        cache.write(step.slots[:n], state[:n], inputs[:n, 1:])
-        return self._output(c, y.astype(x.dtype), z)
+        cache.write(step.slots[:n], state[:n], tail[:n])
+        return out
 
     def prefill(self, c: Context, x: mx.array, cache: Recurrent, window: Window) -> mx.array:
         """Walk the present rows in time; absent rows leave state and tail alone."""

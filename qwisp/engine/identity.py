@@ -43,7 +43,8 @@ class Safeguards:
 class Identity:
     """Backend, type, width W and chunk C: bits are promised for equal identities only.
 
-    Stands in every receipt. Raises `BadInput` for a width below 8 or a chunk that is no power of 2.
+    A compiled step fuses what a plain one rounds in between, so that is part of it too. Stands in
+    every receipt. Raises `BadInput` for a width below 8 or a chunk that is no power of 2.
 
     >>> Identity(width=8).label
     'cpu float32 W=8 C=256 strict'
@@ -54,6 +55,7 @@ class Identity:
     dtype: Dtype = "float32"
     backend: str = "cpu"
     safeguards: Safeguards = Safeguards()
+    is_compiled: bool = False
 
     def __post_init__(self) -> None:
         if self.width < 8:
@@ -75,7 +77,8 @@ class Identity:
     def label(self) -> str:
         """One line for receipts and reports."""
         mode = "strict" if self.is_strict else "non-strict"
-        return f"{self.backend} {self.dtype} W={self.width} C={self.chunk_tokens} {mode}"
+        how = " compiled" if self.is_compiled else ""
+        return f"{self.backend} {self.dtype} W={self.width} C={self.chunk_tokens} {mode}{how}"
 
 
 def decode_width(lanes: int) -> int:

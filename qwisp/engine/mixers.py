@@ -45,22 +45,33 @@ class Attention:
 
     def decode(self, c: Context, x: mx.array, cache: Rows | Ring, step: Step) -> mx.array:
         """Write each live lane's key and value, then attend over its own rows."""
-        q, gate = self._queries(c, x)
-        positions = step.positions
-        q = self.rotate(q[:, :, None], positions).squeeze(2)
+
+        def project(x: mx.array, positions: mx.array) -> list[mx.array]:
+            q, gate = self._queries(c, x)
+            q = self.rotate(q[:, :, None], positions).squeeze(2).astype(mx.float32)
+            out = [q * self.rule.scale] + ([] if gate is None else [gate])
+            if self.keeps:
+                k, v = self._keys_values(c, x)
+                out += [self.rotate(k[:, :, None], positions).squeeze(2), v]
+            return out
+
+        q, *rest = c.pure(f"{self.name}.project", step, project, x, step.positions)
+        gates = rest[:1] if self.rule.has_gate else []
         if self.keeps:
-            k, v = self._keys_values(c, x)
-            k = self.rotate(k[:, :, None], positions).squeeze(2)
+            k, v = rest[-2:]
             n, at = step.num_live, [(lane.place, lane.position) for lane in step.lanes]
             rows = [cache.rows_of(place, range(t, t + 1))[0] for place, t in at]
             cache.write(rows, k[:n].swapaxes(0, 1), v[:n].swapaxes(0, 1))
-        q = q.astype(mx.float32) * self.rule.scale
         if c.guards.blocked_attention:
             outs = [self._lane(c, q[i], cache, lane) for i, lane in enumerate(step.lanes)]
             out = step.fill(outs)
         else:
             out = step.fill(stock_decode(c.ops, q, cache, step, self._readable))
-        return self._output(c, out.reshape(step.width, -1), gate, x.dtype)
+
+        def output(out: mx.array, *gates: mx.array) -> mx.array:
+            return self._output(c, out, gates[0] if gates else None, x.dtype)
+
+        return c.pure(f"{self.name}.output", step, output, out.reshape(step.width, -1), *gates)
 
     def prefill(self, c: Context, x: mx.array, cache: Rows | Ring, window: Window) -> mx.array:
         """Write the present rows, then attend from every row of the window."""

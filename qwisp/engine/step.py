@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import numpy as np
@@ -14,6 +14,7 @@ from qwisp.engine.ops import Ops
 from qwisp.scheduling.contract import Place
 
 Tap = Callable[[str, mx.array], None]
+Pure = Callable[..., Any]
 
 
 def no_tap(name: str, value: mx.array) -> None:
@@ -26,7 +27,8 @@ class Context:
     """What every part of the decoder is given: kernels, rules, and who looks on.
 
     `poisons` fills idle and absent rows with NaN, which must change nothing. `owners` says whose
-    the rows of the pass are, for those who look on: (row, request id, position).
+    the rows of the pass are, for those who look on: (row, request id, position). `compiled` holds
+    traced parts of a decode step; None runs them as they are.
     """
 
     ops: Ops
@@ -34,6 +36,20 @@ class Context:
     tap: Tap = no_tap
     poisons: bool = False
     owners: tuple[tuple[int, int, int], ...] = ()
+    compiled: dict[tuple[str, int, int], Pure] | None = None
+
+    def pure(self, name: str, rows: Step | Window, function: Pure, *args: mx.array):
+        """Return `function(*args)`, traced once per name and number of live rows if `compiled`.
+
+        The function may read weights, rules and how many rows are live, and nothing else that
+        changes from step to step: lengths and places stay outside.
+        """
+        if self.compiled is None or isinstance(rows, Window) or self.tap is not no_tap:
+            return function(*args)
+        key = (name, rows.num_live, rows.width)
+        if key not in self.compiled:
+            self.compiled[key] = mx.compile(function)
+        return self.compiled[key](*args)
 
 
 class Lane(NamedTuple):

@@ -105,6 +105,7 @@ def run(
     ahead: int = 0,
     poisons: bool = False,
     chunk: int = CHUNK,
+    is_compiled: bool = False,
 ) -> Ran:
     """Drive the real scheduler over the engine and return everything that came of it."""
     decoder = tiny_decoder(name, dtype)
@@ -116,6 +117,7 @@ def run(
         chunk_tokens=chunk,
         dtype=dtype,
         safeguards=safeguards or Safeguards(),
+        is_compiled=is_compiled,
     )
     if space.fixed:
         rows = [context + space.margin_rows for context in layout.contexts]
