@@ -12,11 +12,30 @@ __version__ = "0.1.0"
 
 _PUBLIC: dict[str, str] = {
     "ContextAdmission": "qwisp.context_rule",
+    "CostModel": "qwisp.cost",
+    "Executor": "qwisp.scheduling.contract",
     "Footprint": "qwisp.memory.instruments",
+    "Layout": "qwisp.scheduling.layout",
     "MachineSpec": "qwisp.spec.machine",
-    "fit": "qwisp.memory.fit",
-    "load_machine": "qwisp.spec.machine",
+    "ModelSpec": "qwisp.spec.model",
     "QwispError": "qwisp.errors",
+    "RowSpace": "qwisp.scheduling.row_space",
+    "Scheduler": "qwisp.scheduling.scheduler",
+    "SessionBytes": "qwisp.memory.session_bytes",
+    "Settings": "qwisp.scheduling.settings",
+    "Study": "qwisp.study",
+    "Trace": "qwisp.trace.request",
+    "cache_bytes": "qwisp.memory.footprint",
+    "drive": "qwisp.scheduling.drive",
+    "fit": "qwisp.memory.fit",
+    "load_cost": "qwisp.cost",
+    "load_machine": "qwisp.spec.machine",
+    "load_model": "qwisp.spec.catalog",
+    "make_plan": "qwisp.planner",
+    "parse_bytes": "qwisp.units",
+    "parse_layout": "qwisp.scheduling.layout",
+    "read_trace": "qwisp.trace.read",
+    "replay": "qwisp.sim.replay",
 }
 
 __all__ = ["__version__", *sorted(_PUBLIC)]
