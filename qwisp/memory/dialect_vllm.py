@@ -22,7 +22,7 @@ from qwisp.memory.dialect import (
     state_elements,
 )
 from qwisp.memory.dialect_tensor_parallel import rank_rows, shard
-from qwisp.memory.row_types import row_bytes
+from qwisp.memory.row_types import row_bytes, type_of
 from qwisp.spec.layers import Layer, Mla, Recurrent
 from qwisp.spec.model import ModelSpec
 
@@ -30,6 +30,10 @@ BLOCK_TOKENS = 16
 MLA_BLOCK_TOKENS = 64
 EVEN_GROUPS = 1.25
 """Up to this ratio of layer counts, the short kind is padded instead of the long one cut."""
+
+
+MODEL_TYPE_STATES = frozenset({"qwen3_next", "falcon_h1", "granitemoehybrid", "bamba", "jamba"})
+"""Families whose recurrent state is kept in the model's own type unless their config says more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,8 @@ class Pages:
 class Vllm(Dialect):
     """One rank's pool. `pool_tokens` is the printed size; without it, `n_seq` contexts are held.
 
-    `state_type` is the type of recurrent states: f32, or the model's own where a server keeps it.
+    `state_type` is the type of recurrent states; None takes f32, or the model's own type for the
+    families whose states the engine keeps in it.
     """
 
     name: ClassVar[str] = "vllm"
@@ -75,7 +80,7 @@ class Vllm(Dialect):
     pool_tokens: int | None = None
     tensor_parallel: int = 1
     block_tokens: int = BLOCK_TOKENS
-    state_type: str = "f32"
+    state_type: str | None = None
     mla_latent: bool = True
 
     @property
@@ -100,10 +105,10 @@ class Vllm(Dialect):
 
     def recurrent_terms(self, layer: Layer, spec: ModelSpec) -> Terms:
         """Return one sequence's state on this rank."""
+        kept = type_of(spec.element_bytes) if spec.family in MODEL_TYPE_STATES else "f32"
+        state = shard(state_elements(layer), self.tensor_parallel)
         return Terms(
-            state_bytes=row_bytes(
-                self.state_type, shard(state_elements(layer), self.tensor_parallel)
-            ),
+            state_bytes=row_bytes(self.state_type or kept, state),
             conv_bytes=shard(conv_elements(layer), self.tensor_parallel)
             * self.conv_element_bytes(spec),
         )

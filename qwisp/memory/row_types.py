@@ -12,12 +12,26 @@ _BLOCKS = {
     "fp8": (1, 1),
     "fp8_e4m3": (1, 1),
     "fp8_e5m2": (1, 1),
+    "int8": (1, 1),
     "q8_0": (32, 34),
+    "q6_0": (32, 26),
     "q5_1": (32, 24),
     "q5_0": (32, 22),
     "q4_1": (32, 20),
     "q4_0": (32, 18),
     "iq4_nl": (32, 18),
+}
+
+_OTHER_NAMES = {
+    "float32": "f32",
+    "fp32": "f32",
+    "float16": "f16",
+    "fp16": "f16",
+    "bfloat16": "bf16",
+    "f8": "fp8",
+    "f8_e4m3": "fp8",
+    "f8_e5m2": "fp8",
+    "fp8_e4m3fn": "fp8",
 }
 
 
@@ -29,7 +43,7 @@ def row_bytes(row_type: str, num_elements: int) -> int:
     >>> row_bytes("f16", 128), row_bytes("q8_0", 128), row_bytes("q4_0", 128)
     (256, 136, 72)
     """
-    block = _BLOCKS.get(row_type)
+    block = _BLOCKS.get(_OTHER_NAMES.get(row_type, row_type))
     if block is None:
         raise BadInput(f"row type {row_type!r} is not known", f"use one of {', '.join(_BLOCKS)}")
     elements, size = block

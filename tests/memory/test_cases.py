@@ -77,7 +77,7 @@ def next_pages():
     same state, so the pool has half the pages and prints the same size: 339 of them fit the log.
     """
     spec = spec_of(QWEN3_NEXT_80B)
-    exact = Vllm(tensor_parallel=2, state_type="bf16")
+    exact = Vllm(tensor_parallel=2)
     delta, attention = spec.layers[0], spec.layers[3]
     state, row = sum(exact.recurrent_terms(delta, spec)), sum(exact.rows(attention, spec))
     small = replace(exact, k_type="fp8", v_type="fp8").pages(spec.caches, spec)

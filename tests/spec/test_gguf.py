@@ -197,7 +197,7 @@ def test_damaged_headers_raise_only_our_errors(tmp_path):
     path = tmp_path / "bad.gguf"
     originals = [header("llama", **LLAMA), header("qwen35", **DELTA), header("deepseek2", **MLA)]
     refused = 0
-    for _ in range(1500):
+    for _ in range(800):
         data = bytearray(rng.choice(originals))
         for _ in range(rng.randint(1, 4)):
             data[rng.randrange(len(data))] = rng.choice([0, 1, 4, 9, 127, 255, rng.randrange(256)])
@@ -206,7 +206,7 @@ def test_damaged_headers_raise_only_our_errors(tmp_path):
             spec_from_gguf(path)
         except QwispError:
             refused += 1
-    assert 250 < refused < 1500
+    assert 130 < refused < 800
 
 
 @pytest.mark.parametrize("count", [2**63, 2**40, 2**31])
