@@ -72,6 +72,7 @@ EXPECTED = {
     "gemma3_text": [W32] * 5 + [F32, W32],
     "gemma3n": [W32] * 4 + [F32] + [Shared(source=3)] * 4 + [Shared(source=4)],
     "gemma4": [W32] * 5 + [full(1, 64)],
+    "gemma4_unified": [W32] * 5 + [full(1, 64)],
     "gemma4_moe": [W32] * 5 + [full(1, 64)],
     "gemma4_shared": [W32] * 5
     + [full(2, 64), W32, W32]

@@ -23,7 +23,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "gemma": ("gemma2", "gemma3", "gemma3_text", "cohere2"),
     "gemma3n": ("gemma3n", "gemma3n_text"),
-    "gemma4": ("gemma4", "gemma4_text"),
+    "gemma4": ("gemma4", "gemma4_text", "gemma4_unified", "gemma4_unified_text"),
     "gpt_oss": ("gpt_oss",),
     "mla": ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite"),
     "delta": ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
