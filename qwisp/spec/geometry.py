@@ -137,6 +137,7 @@ def layers_from_geometry(groups: object) -> tuple[Layer, ...]:
             raise BadConfig(
                 f"layer kind {kind!r} is not known", f"use one of {', '.join(_KINDS)}", key="kind"
             )
-        layers.extend([read(fields)] * fields.count("count"))
-        fields.check_depth(len(layers), "count")
+        count = fields.count("count")
+        fields.check_depth(len(layers) + count, "count")
+        layers.extend([read(fields)] * count)
     return tuple(layers)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,25 @@ def test_absent_options_mean_the_engines_defaults(own_rows):
     row = next(r for r in own_rows if r["id"] == "context-pad")
     bare = {key: value for key, value in row.items() if key not in ("options", "n_seq")}
     assert reconcile([bare])[0].verdict == "reproduced"
+
+
+JUNK = [None, True, -1, 0, 1, 3, 10**12, 0.5, "", "f16", "q4_0", "vllm", [], {}, [1], {"a": 1}]
+
+
+def test_damaged_rows_are_reproduced_missed_not_modelled_or_refused(own_rows):
+    rng = random.Random(11)
+    verdicts = Counter()
+    for _ in range(2000):
+        row = copy.deepcopy(rng.choice(own_rows))
+        for _ in range(rng.randint(1, 3)):
+            target = rng.choice([row, row["options"], *row["geometry"]])
+            if not isinstance(target, dict) or not target:
+                continue
+            target[rng.choice([*target, "ubatch", "k_dim"])] = copy.deepcopy(rng.choice(JUNK))
+            if not (isinstance(row["options"], dict) and isinstance(row["geometry"], list)):
+                break
+        try:
+            verdicts[reconcile([row])[0].verdict] += 1
+        except BadInput:
+            verdicts["refused"] += 1
+    assert set(verdicts) == {"reproduced", "missed", "not modelled", "refused"}
