@@ -127,12 +127,14 @@ class _Watched:
     def run(self, round: Round) -> Outcome:
         if not self._times:
             raise _SeenAll
-        row = bisect_right(self._index, round.index) - 1
-        if self._times[-1] < self._end_ps[row]:
-            # None of these rounds is longer than the last: so many are over before that time.
-            left_ps = max(0, self._times[-1] - self._inner.now_ps)
-            whole = left_ps // max(1, self._last_ps[row])
-            round = round._replace(repeat=max(1, min(round.repeat, whole)))
+        row = bisect_right(self._end_ps, self._times[-1])  # the line of rounds at that time
+        if row < len(self._index):
+            most = self._index[row] - round.index
+            if most <= 0:
+                # None of its rounds is longer than the last: so many are over before that time.
+                left_ps = max(0, self._times[-1] - self._inner.now_ps)
+                most = left_ps // max(1, self._last_ps[row])
+            round = round._replace(repeat=max(1, min(round.repeat, most)))
         outcome = self._inner.run(round)
         self.look_until(self._inner.now_ps)
         return outcome

@@ -27,8 +27,8 @@ RUN_ALL = """async () => {
     await here.sessionContext.session.kernel.info;
     await window.jupyterapp.commands.execute("notebook:run-all-cells");
     return here.content.widgets.filter((cell) => cell.model.type === "code").map((cell) =>
-        [cell.model.executionCount,
-         cell.model.outputs.toJSON().filter((o) => o.output_type === "error").length]);
+        [cell.model.executionCount, cell.model.outputs.toJSON().filter(
+            (o) => o.output_type === "error").map((o) => o.ename + ": " + o.evalue)]);
 }"""
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from qwisp.errors import BadInput
-from qwisp.scheduling.contract import Ask
+from qwisp.scheduling.contract import Ask, Outcome, Round
+from qwisp.scheduling.drive import drive
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
+from qwisp.scheduling.snapshot import Snapshot
+from qwisp.scheduling.wrappers import Stepwise
+from qwisp.sim.cost_executor import CostExecutor
+from qwisp.sim.replay import arrivals, replay
 from qwisp.sim.run import Run
 from qwisp.widgets import moment as module
 from qwisp.widgets.life import life
@@ -139,3 +145,37 @@ def test_an_unknown_request_is_named() -> None:
     run = replay_scenario(Scenario())[0]
     with pytest.raises(BadInput, match="request 99999 is not in this run"):
         life(run, 99999)
+
+
+class _Look(Stepwise):
+    """Runs single rounds and keeps the scheduler's snapshot during each that covers a time."""
+
+    def __init__(self, inner: CostExecutor, scheduler: Scheduler, times_ps: list[int]) -> None:
+        super().__init__(inner)
+        self.seen: dict[int, Snapshot] = {}
+        self._scheduler, self._times = scheduler, times_ps
+
+    def run(self, round: Round) -> Outcome:
+        begin_ps = self.inner.now_ps
+        outcome = super().run(round)
+        for at_ps in self._times:
+            if begin_ps <= at_ps < self.inner.now_ps:
+                self.seen[at_ps] = self._scheduler.snapshot()
+        return outcome
+
+
+def test_inside_a_repeated_round_the_state_is_that_of_single_steps() -> None:
+    whole = replay_scenario(Scenario(layout="4096x12,16384x2"))[0]
+    trace = replace(whole.trace, requests=whole.trace.requests[:20])
+    run = replay(trace, whole.layout, whole.size, whole.cost, whole.settings)
+    times_s = np.linspace(0.0, run.summary.makespan_s, 200).tolist()
+    scheduler = Scheduler(RowSpace(run.layout, run.size), run.settings)
+    inner = CostExecutor(arrivals(trace), run.cost, run.size)
+    look = _Look(inner, scheduler, [round(at_s * 1e12) for at_s in times_s])
+    drive(scheduler, look)
+    assert len(look.seen) > 150
+    for found in moments(run, times_s):
+        single = look.seen.get(round(found.at_s * 1e12))
+        if single is not None:
+            assert found.round == single.round
+            assert [s.used_tokens for s in found.streams] == [s.used_tokens for s in single.streams]
