@@ -10,7 +10,8 @@ from qwisp.spec.fields import Fields
 _NEEDED = ("num_hidden_layers", "num_attention_heads", "hidden_size")
 _FOREIGN = re.compile(
     r"window|layer_types|block_type|pattern|mamba|ssm|state|conv|linear_|lora_rank|latent|attn_layer"
-    r"|attention_layer|recurren|rwkv|retention|delta|hybrid|chunk|compress|shared_kv|kv_shared|index_topk|index_head|indexer",
+    r"|attention_layer|recurren|rwkv|retention|delta|hybrid|chunk|compress|shared_kv|kv_shared"
+    r"|index_topk|index_head|indexer",
     re.ASCII,
 )
 
