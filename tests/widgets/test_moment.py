@@ -173,7 +173,7 @@ def test_inside_a_repeated_round_the_state_is_that_of_single_steps() -> None:
     inner = CostExecutor(arrivals(trace), run.cost, run.size)
     look = _Look(inner, scheduler, [round(at_s * 1e12) for at_s in times_s])
     drive(scheduler, look)
-    assert len(look.seen) > 150
+    assert len(look.seen) > 100  # the others are idle
     for found in moments(run, times_s):
         single = look.seen.get(round(found.at_s * 1e12))
         if single is not None:
