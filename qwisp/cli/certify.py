@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from qwisp.cli import output
 from qwisp.cli.output import Column
-from qwisp.errors import CheckFailed
+from qwisp.errors import CheckFailed, NotInstalled
+
+if TYPE_CHECKING:
+    from qwisp.engine.certificate import Sample
+    from qwisp.engine.loading import LoadedModel
 
 COLUMNS = (
     Column("case"),
@@ -72,11 +77,14 @@ def command(
         "altered": dict(made.altered),
         "rows": rows,
     }
+    peer = _peer(loaded, made.sample, seed)
+    document["mlx_lm"] = peer
     output.emit(rows, COLUMNS, output_format, document=document)
     output.note(f"{made.model}, {made.identity.label}", output_format)
     if hostile:
         counts = ", ".join(f"{shim} {count}" for shim, count in sorted(made.altered.items()))
         output.note(f"results altered by hostile kernels: {counts}", output_format)
+    output.note(f"solo against mlx-lm solo: {peer}", output_format)
     if receipts is not None:
         _keep(receipts, document, max_new, seed)
     if not made.holds:
@@ -87,6 +95,16 @@ def command(
             "run in strict mode, or report it if this was strict mode",
         )
     output.note(f"all {len(rows)} replies are bit-identical to solo", output_format)
+
+
+def _peer(loaded: LoadedModel, sample: Sample, seed: int) -> str:
+    """Return how far the solo run is from mlx-lm's, or why that is not known."""
+    from qwisp.engine.peer import distance_to_mlx_lm
+
+    try:
+        return str(distance_to_mlx_lm(loaded, *sample, seed))
+    except NotInstalled as reason:
+        return f"not compared ({reason.what})"
 
 
 def _keep(path: Path, document: dict, max_new: int, seed: int) -> None:

@@ -41,14 +41,26 @@ class Row(NamedTuple):
     operation: str
 
 
+class Sample(NamedTuple):
+    """One greedy solo run: prompt, tokens, and raw logits `[steps, vocab]`."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    words: np.ndarray
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Every row, the identity it holds for, and what the hostile kernels altered."""
+    """Every row, the identity it holds for, and what the hostile kernels altered.
+
+    `sample` is a solo run to compare with somebody else's.
+    """
 
     model: str
     identity: Identity
     rows: tuple[Row, ...]
     altered: Mapping[str, int]
+    sample: Sample
 
     @property
     def holds(self) -> bool:
@@ -81,7 +93,16 @@ def certify(
     )
     runs = Runs(model, identity, hostile=hostile, max_new=max_new, seed=seed)
     rows = tuple(row for case in cases for row in _rows(runs, case))
-    return Certificate(model=model.name, identity=identity, rows=rows, altered=dict(runs.altered))
+    longest = max(runs.ids, key=lambda i: len(runs.prompts[i]))
+    reply = runs.alone(longest, Case(name="sample"))
+    sample = Sample(runs.prompts[longest], tuple(reply.tokens), np.stack(reply.logits))
+    return Certificate(
+        model=model.name,
+        identity=identity,
+        rows=rows,
+        altered=dict(runs.altered),
+        sample=sample,
+    )
 
 
 def _rows(runs: Runs, case: Case) -> Iterator[Row]:

@@ -69,13 +69,13 @@ class Runs:
         # One token, two, a window but for the decoded token, a window, one that outgrows MEDIUM.
         fixed = [1, 2, CHUNK_TOKENS, CHUNK_TOKENS + 1, MEDIUM - 20]
         lengths = [*fixed, *rng.integers(3, LONGEST, width)][:width]
-        self._prompts = [tuple(rng.integers(0, vocab, int(n)).tolist()) for n in lengths]
+        self.prompts = [tuple(rng.integers(0, vocab, int(n)).tolist()) for n in lengths]
         self._solo: dict[tuple[int, float], Reply] = {}
 
     @property
     def ids(self) -> range:
         """The requests."""
-        return range(len(self._prompts))
+        return range(len(self.prompts))
 
     def alone(self, request_id: int, case: Case, trail: Trail | None = None) -> Reply:
         """Return a request's reply with nobody beside it, prefilled from its start."""
@@ -109,7 +109,7 @@ class Runs:
     ) -> tuple[Engine, Script]:
         requests = {
             i: Request(
-                prompt=self._prompts[i], sampling=Sampling(temperature=case.temperature, seed=i)
+                prompt=self.prompts[i], sampling=Sampling(temperature=case.temperature, seed=i)
             )
             for i in ids
         }
@@ -136,16 +136,16 @@ class Runs:
         places = [Place(n, n * size, size, LARGE) for n in self.ids]
         index = 0
         for i in self.ids:
-            half = (len(self._prompts[i]) - 1) // 2
+            half = (len(self.prompts[i]) - 1) // 2
             if half:
-                length = len(self._prompts[i])
+                length = len(self.prompts[i])
                 begin = (Admit(i, places[0], length), Grant(i, 0, half, 1, False))
                 run(Round(index, (*begin, Capture(i, i, half)), (), 1, False))
                 run(Round(index + 1, (End(i, "cancelled", "saved", places[0]),), (), 1, False))
                 index += 2
         ops: list = []
         for i in self.ids:
-            end = len(self._prompts[i]) - 1
+            end = len(self.prompts[i]) - 1
             half = end // 2
             ops.append(Admit(i, places[i], end + 1))
             if half:
