@@ -1,168 +1,202 @@
-"""Models built to recall one token exactly, at 1,024 and 4,096 tokens, moved, paused, restored.
+"""Models built to recall: state only, full attention only, sliding-window rings only.
 
-Nothing is trained: in one the answer lies only in the recurrent state, in the other only in
-full-attention rows. They see faults of lane, state and position that random weights would blur.
+Eight lanes with texts of their own are cut, saved, restored, moved and paused while they answer.
+Every reply must be right, token by token; with one copy gone wrong, replies must fail.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.clients import Request, Script
-from qwisp.engine.decoder import Decoder
-from qwisp.engine.decoder_spec import DecoderSpec
+from qwisp.engine.buffers import Recurrent, Ring, Rows
+from qwisp.engine.clients import Request
 from qwisp.engine.hostile import HostileOps
-from qwisp.engine.random_weights import weight_shapes
+from qwisp.engine.identity import Safeguards
+from qwisp.engine.loading import load_model
+from qwisp.engine.recall import build, codes
+from qwisp.engine.recall_text import KINDS, RING_WINDOW, VOCAB, Kind, Question, question
 from qwisp.scheduling.contract import Move
+from qwisp.spec.data_files import data_path
 
 from .hand import Hand
 from .runs import register_decoder
 
 pytestmark = pytest.mark.mlx
 
-VOCAB = 64
-FILLER = 62
+LANES, REPLY, CHUNK = 8, 16, 256
+TOKENS = 300  # of a short haystack, all of which lies in rings and rows
+DEPTHS = tuple(np.linspace(0.1, 0.9, LANES))
 
 
-def config(hidden: int, heads: int, kv_heads: int, head_dim: int, key_dim: int) -> dict:
-    text = {
-        "model_type": "qwen3_5_text",
-        "hidden_size": hidden,
-        "intermediate_size": 32,
-        "num_hidden_layers": 4,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head_dim,
-        "rms_norm_eps": 1e-6,
-        "vocab_size": VOCAB,
-        "linear_num_value_heads": 1,
-        "linear_num_key_heads": 1,
-        "linear_key_head_dim": key_dim,
-        "linear_value_head_dim": VOCAB,
-        "linear_conv_kernel_dim": 4,
-        "full_attention_interval": 4,
-        "num_experts": 0,
-        "tie_word_embeddings": False,
-        "max_position_embeddings": 1 << 20,
-        "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.25},
-    }
-    return {"model_type": "qwen3_5", "text_config": text}
+@pytest.fixture(scope="module", autouse=True)
+def models():
+    for kind in KINDS:
+        register_decoder(f"recall_{kind}", load_model(f"recall_{kind}").decoder)
 
 
-def blank(spec: DecoderSpec) -> dict[str, np.ndarray]:
-    """Return weights that do nothing: norms of 1, everything else 0."""
-    return {
-        name: np.full(shape, 1.0 if "norm" in name else 0.0, np.float32)
-        for name, shape in weight_shapes(spec)
-    }
+def asked(kind: Kind, tokens: int, lead_tokens: int = 0) -> list[Question]:
+    rng = np.random.default_rng(11)
+    return [
+        question(kind, tokens, rng, depth=d, reply_tokens=REPLY, lead_tokens=lead_tokens)
+        for d in DEPTHS
+    ]
 
 
-def state_model() -> Decoder:
-    """Recall from the recurrent state: keys are the token before, values the token."""
-    hidden = 2 * VOCAB
-    spec = DecoderSpec.from_config(config(hidden, 2, 2, 32, VOCAB))
-    w, own = blank(spec), np.arange(VOCAB)
-    base = "language_model.model.layers.0.linear_attn"
-    w["language_model.model.embed_tokens.weight"][own, own] = 1
-    w["language_model.lm_head.weight"][own, VOCAB + own] = 1
-    loud = 20 / np.sqrt(hidden)  # a normed one-hot has size sqrt(hidden); silu(20) is about 20
-    for part in range(3):
-        w[f"{base}.in_proj_qkv.weight"][part * VOCAB + own, own] = loud
-    taps = w[f"{base}.conv1d.weight"]
-    taps[:VOCAB, 3] = taps[VOCAB : 2 * VOCAB, 2] = taps[2 * VOCAB :, 3] = 1
-    w[f"{base}.in_proj_z.weight"][:, :VOCAB] = 2 / np.sqrt(hidden)
-    w[f"{base}.in_proj_b.weight"][0, :VOCAB] = 30 / np.sqrt(hidden)
-    w[f"{base}.A_log"][:] = -40.0
-    w[f"{base}.out_proj.weight"][VOCAB + own, own] = 1
-    return Decoder(spec, {name: mx.array(x) for name, x in w.items()}, "float32")
+def right(hand: Hand, questions: list[Question]) -> list[int]:
+    """Return how many tokens of each reply were right before the first wrong one."""
+    counts = []
+    for i, q in enumerate(questions):
+        same = [a == b for a, b in zip(hand.script.replies[i].tokens, q.reply, strict=True)]
+        counts.append(same.index(False) if False in same else len(same))
+    return counts
 
 
-def rows_model() -> Decoder:
-    """Recall from full attention: the first layer only supplies the token before."""
-    hidden, dim, key = 3 * VOCAB, 256, 32
-    spec = DecoderSpec.from_config(config(hidden, 2, 1, dim, key))
-    w, own = blank(spec), np.arange(VOCAB)
-    loud = 20 / np.sqrt(hidden)
-    w["language_model.model.embed_tokens.weight"][own, own] = 1
-    w["language_model.lm_head.weight"][own, 2 * VOCAB + own] = 1
-    base = "language_model.model.layers.0.linear_attn"
-    qkv = w[f"{base}.in_proj_qkv.weight"]
-    qkv[0, :VOCAB] = qkv[key, :VOCAB] = loud
-    qkv[2 * key + own, own] = loud
-    taps = w[f"{base}.conv1d.weight"]
-    taps[: 2 * key, 3] = taps[2 * key :, 2] = 1
-    w[f"{base}.in_proj_z.weight"][:, :VOCAB] = 2 / np.sqrt(hidden)
-    w[f"{base}.in_proj_b.weight"][0, :VOCAB] = 30 / np.sqrt(hidden)
-    w[f"{base}.A_log"][:] = -40.0
-    w[f"{base}.out_proj.weight"][VOCAB + own, own] = 1
-    base = "language_model.model.layers.3.self_attn"
-    query = np.zeros((2, 2, dim, hidden), np.float32)
-    query[:, 0, VOCAB + own, own] = 1
-    query[:, 1, :, :VOCAB] = 10 / np.sqrt(hidden)
-    w[f"{base}.q_proj.weight"] = query.reshape(-1, hidden)
-    w[f"{base}.k_proj.weight"][VOCAB + own, VOCAB + own] = 1
-    w[f"{base}.v_proj.weight"][own, own] = 1
-    w[f"{base}.q_norm.weight"][:] = 4.0
-    w[f"{base}.o_proj.weight"][2 * VOCAB + own, own] = 1
-    return Decoder(spec, {name: mx.array(x) for name, x in w.items()}, "float32")
+def answered(
+    kind: Kind,
+    questions: list[Question],
+    *,
+    after_move: Callable[[Hand, int, int], None] = lambda hand, source, target: None,
+    safeguards: Safeguards | None = None,
+) -> Hand:
+    """Answer all questions in eight lanes, each restored from a blob, moved and paused on the way.
+
+    Session 8 is free at first: lane after lane moves on into the one left before it.
+    """
+    length = max(len(q.prompt) for q in questions)
+    requests = {i: Request(prompt=q.prompt) for i, q in enumerate(questions)}
+    requests |= {LANES + i: Request(prompt=q.prompt) for i, q in enumerate(questions)}
+    rows = [length + REPLY + 8 * n for n in range(LANES + 1)]
+    hand = Hand(
+        f"recall_{kind}",
+        rows,
+        requests,
+        ops=HostileOps(),
+        poisons=True,
+        chunk=CHUNK,
+        safeguards=safeguards,
+    )
+    for i in range(LANES):
+        saved = length // 2 + 17 * i
+        first = LANES + i  # prefilled in the free session, saved, given up, and restored elsewhere
+        assert hand.start(first, LANES, cuts=[saved], capture=(i, saved)).failed == ()
+        hand.end(first, LANES)
+        assert hand.start(i, i, restore=(i, saved)).failed == ()
+    everyone, free = list(range(LANES)), LANES
+    hand.round(decode=everyone, steps=4)
+    for i in reversed(everyone):
+        position = len(questions[i].prompt) - 1 + len(hand.script.replies[i].tokens)
+        hand.round(Move(i, hand.places[i], hand.places[free], position))
+        after_move(hand, i, free)
+        free = i
+        hand.round(decode=[j for j in everyone if j != i and len(answer(hand, j)) < REPLY])
+    while unfinished := [i for i in everyone if len(answer(hand, i)) < REPLY]:
+        hand.round(decode=unfinished)
+    return hand
 
 
-def question(rng: np.random.Generator, length: int) -> tuple[list[int], int]:
-    """Return a text of key-value pairs that ends with a key, and the value to recall."""
-    text = [FILLER] * length
-    keys = rng.permutation(31)
-    places = sorted(rng.choice(np.arange(0, length - 4, 2), size=31, replace=False))
-    answers = {}
-    for key, place in zip(keys, places, strict=True):
-        text[place], text[place + 1] = int(key), int(rng.integers(31, 62))
-        answers[int(key)] = text[place + 1]
-    asked = int(rng.integers(31))
-    text[-1] = asked
-    return text, answers[asked]
+def answer(hand: Hand, i: int) -> list[int]:
+    return hand.script.replies[i].tokens
 
 
-@pytest.mark.parametrize("length", [1024, pytest.param(4096, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("build", [state_model, rows_model])
-def test_the_answer_survives_moves_pauses_and_restores(build, length):
-    rng = np.random.default_rng(3)
-    register_decoder(build.__name__, build())
-    text, answer = question(rng, length)
-    saved = length * 4 // 5 + 1
-    short, other = question(rng, 200)
-    requests = {i: Request(prompt=tuple(text)) for i in (0, 1)} | {2: Request(prompt=tuple(short))}
-    rows = [length + 64, length + 40, 260]
-    hand = Hand(build.__name__, rows, requests, ops=HostileOps(), poisons=True, chunk=256)
-    assert hand.start(2, 2).failed == ()
-    assert hand.start(0, 0, cuts=[length // 4 - 3], capture=(9, saved)).failed == ()
-    assert hand.start(1, 1, restore=(9, saved)).failed == ()
-    hand.end(1, 1)
-    hand.round(Move(0, hand.places[0], hand.places[1], length - 1), decode=[2])
-    hand.round(decode=[0])
-    assert hand.script.replies[0].tokens == [answer]
-    assert hand.script.replies[2].tokens == [other]
-    again = hand.start(1, 0, restore=(9, saved))
-    assert again.failed == ()
-    hand.round(decode=[1, 2])
-    assert hand.script.replies[1].tokens == [answer]
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_is_recalled_through_moves_pauses_and_restores(kind):
+    questions = asked(kind, TOKENS)
+    assert right(answered(kind, questions), questions) == [REPLY] * LANES
 
 
-def test_the_models_notice_what_they_are_for():
-    """A state of zeros, or keys that lie one row off, and the answer is gone."""
-    rng = np.random.default_rng(4)
-    lost = 0
-    for build in (state_model, rows_model):
-        register_decoder(build.__name__, build())
-        text, answer = question(rng, 300)
-        hand = Hand(build.__name__, [400], {0: Request(prompt=tuple(text))})
-        hand.start(0, 0)
-        for buffer in hand.arena.buffers:
-            if build is state_model and buffer.layer_class == "state":
-                buffer.state = mx.zeros_like(buffer.state)
-            if build is rows_model and buffer.layer_class == "full":
-                buffer.k = mx.roll(buffer.k, 1, axis=1)
-        hand.round(decode=[0])
-        lost += hand.script.replies[0].tokens != [answer]
-    assert lost == 2
-    assert isinstance(hand.script, Script)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_is_recalled_at_4096_tokens(kind):
+    """The ring has wrapped: 700 tokens stand before its haystack."""
+    questions = asked(kind, 4096, lead_tokens=700 if kind == "ring" else 0)
+    assert all(len(q.prompt) >= 4096 for q in questions)
+    assert right(answered(kind, questions), questions) == [REPLY] * LANES
+
+
+def shift_rows(hand: Hand, source: int, target: int) -> None:
+    """What a copy that is one row off leaves."""
+    del source
+    place = hand.places[target]
+    for buffer in hand.arena.buffers:
+        if isinstance(buffer, Rows | Ring):
+            base = place.start_row if isinstance(buffer, Rows) else buffer.offsets[place.slot]
+            rows = slice(base, base + TOKENS)
+            buffer.k[:, rows] = mx.roll(buffer.k[:, rows], 1, axis=1)
+
+
+def zero_state(hand: Hand, source: int, target: int) -> None:
+    """What a copy that forgot the recurrent state leaves."""
+    del source
+    for buffer in hand.arena.buffers:
+        if isinstance(buffer, Recurrent):
+            buffer.open(hand.places[target])
+
+
+def mix_lanes(hand: Hand, source: int, target: int) -> None:
+    """What a copy out of another lane's session leaves: lane 0's, which moves last."""
+    if source:
+        hand.arena.move(hand.places[0], hand.places[target], TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("kv", shift_rows),
+        ("ring", shift_rows),
+        ("state", zero_state),
+        *((kind, mix_lanes) for kind in KINDS),
+    ],
+)
+def test_a_move_gone_wrong_is_seen(kind, fault):
+    questions = asked(kind, TOKENS)
+    counts = right(answered(kind, questions, after_move=fault), questions)
+    assert max(counts[1:]) < REPLY, "every lane moved, so every lane must have lost its way"
+
+
+@pytest.mark.slow
+def test_a_wrapped_ring_that_is_laid_out_anew_is_seen():
+    """Rows keep their keys, but the mask believes others of them to have left the window."""
+    questions = asked("ring", RING_WINDOW, lead_tokens=700)
+    guards = Safeguards().without("raw_rings")
+    counts = right(answered("ring", questions, safeguards=guards), questions)
+    assert min(counts) < REPLY
+
+
+def test_a_zeroed_state_means_nothing_to_attention():
+    """The answer lives in rows alone, so losing the state loses nothing."""
+    questions = asked("kv", TOKENS)
+    counts = right(answered("kv", questions, after_move=zero_state), questions)
+    assert counts == [REPLY] * LANES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_shipped_files_are_what_the_script_builds(kind):
+    folder = data_path("models", f"recall_{kind}")
+    shipped = mx.load(str(folder / "model.safetensors"))
+    _, made = build(kind)
+    assert shipped.keys() == made.keys()
+    for name, array in made.items():
+        assert array.dtype == shipped[name].dtype
+        assert bool(mx.array_equal(array, shipped[name]))
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 3 * 1024**2
+
+
+def test_codes_are_distinct_and_far_apart():
+    signs = codes()
+    assert signs.shape == (VOCAB, 64)
+    assert np.array_equal(signs.sum(axis=1), np.zeros(VOCAB))
+    agree = signs @ signs.T
+    np.fill_diagonal(agree, -64)
+    assert agree.max() == 2 * 54 - 64
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_haystack_holds_distinct_tokens_and_one_question(kind):
+    q = question(kind, 4096, np.random.default_rng(0), depth=0.9, lead_tokens=100)
+    assert len(set(q.prompt[:-1])) == 4195
+    assert q.prompt.count(q.prompt[-1]) == 2
+    assert abs(q.prompt.index(q.prompt[-1]) - 100 - 0.9 * 4096) < 70
