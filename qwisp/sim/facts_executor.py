@@ -51,6 +51,7 @@ class FactsExecutor:
                     record.max_new,
                     record.prefix,
                     record.priority,
+                    record.message_tokens,
                 )
                 self._facts.append(Fact(record.round, ask=ask))
             elif isinstance(record, CancelRecord):

@@ -52,6 +52,7 @@ def facts_of(recorded: Recorded) -> tuple[FactRecord, ...]:
                     ask.max_new,
                     ask.prefix,
                     ask.priority,
+                    ask.message_tokens,
                 )
             )
         if fact.cancel is not None and fact.cancel in known:
@@ -88,6 +89,13 @@ def header_of(
         "chunk_rule": settings.chunk_rule,
         "max_passed": settings.max_passed,
     }
+    if settings.prefix_bytes:
+        extra |= {
+            "prefix_bytes": settings.prefix_bytes,
+            "prefix_step": settings.prefix_step_tokens,
+            "boundary": settings.boundary_tokens,
+            "min_shared": settings.min_shared_tokens,
+        }
     text = layout.text
     if layout.kind == "whole_window":
         text = f"whole_window:{len(layout.contexts)}"
@@ -95,6 +103,7 @@ def header_of(
         extra["sessions"] = len(layout.contexts)
     if layout.kind == "per_request":
         text = f"per_request:{layout.budget_bytes}"
+    if layout.kind == "per_request" or settings.prefix_bytes:  # bytes decide
         fixed, row = size.bytes(0), size.bytes(1) - size.bytes(0)
         if all(size.bytes(n) == fixed + n * row for n in (4097, layout.context_tokens + 1)):
             extra |= {"fixed_bytes": fixed, "row_bytes": row}

@@ -120,6 +120,10 @@ def settings_of(header: FactsHeader) -> Settings:
         gen_cap_tokens=_whole(header, "gen_cap", default.gen_cap_tokens),
         max_passed=_whole(header, "max_passed", default.max_passed),
         chunk_rule=_text(header, "chunk_rule", default.chunk_rule),  # type: ignore[arg-type]
+        prefix_bytes=_whole(header, "prefix_bytes", 0),
+        prefix_step_tokens=_whole(header, "prefix_step", default.prefix_step_tokens),
+        boundary_tokens=_whole(header, "boundary", default.boundary_tokens),
+        min_shared_tokens=_whole(header, "min_shared", default.min_shared_tokens),
     )
 
 
@@ -131,26 +135,24 @@ def layout_of(header: FactsHeader, size: SessionSize | None) -> tuple[Layout, Se
     if size is None and row_bytes is not None:
         size = FlatBytes(row_bytes, _whole(header, "fixed_bytes", 0))
     context = _whole(header, "context", None)
-    memory_bytes = _whole(header, "memory_bytes", None)
+    # Fixed sessions are counted, not measured: one byte each, as many as the run had.
+    counted, memory_bytes = FlatBytes(0, 1), _whole(header, "sessions", header.width)
     if header.layout.strip().lower().startswith("per_request"):
-        if size is None:
-            raise BadInput(
-                "the facts have layout per_request, where bytes decide, but name no bytes",
-                "write row_bytes and fixed_bytes into their header, or name the model",
-            )
-    elif memory_bytes is None or size is None:
-        # Fixed sessions are counted, not measured: every one shall cost one byte of so many.
-        size = FlatBytes(0, 1)
-        memory_bytes = _whole(header, "sessions", header.width)
+        counted, memory_bytes = size, _whole(header, "memory_bytes", 0)
+    if size is None and (counted is None or _whole(header, "prefix_bytes", 0)):
+        raise BadInput(
+            "the facts come from a run where bytes decide, but name no bytes",
+            "write row_bytes and fixed_bytes into their header, or name the model",
+        )
     layout = parse_layout(
         header.layout,
-        size=size,
-        memory_bytes=memory_bytes or 0,
+        size=counted,
+        memory_bytes=memory_bytes,
         model_context_tokens=_whole(header, "model_context", context or 2**30),
         own_context_tokens=context,
         lanes=header.width,
     )
-    return layout, size
+    return layout, size or counted
 
 
 def first_difference(log: Sequence[LogEntry], other: Sequence[LogEntry]) -> str | None:

@@ -124,6 +124,7 @@ class ToyEngine:
     def admit(self, op: Admit) -> None:
         """Give a new stream its rows, wiped."""
         self.lanes[op.id] = _Lane(self._requests[op.id], op.place)
+        self.replies[op.id] = []
         self._wipe(op.place, 0)
 
     def grant(self, op: Grant) -> None:

@@ -1,10 +1,10 @@
 """What happened in a real run, as JSONL: a header, then asks, cancels, stops and failures.
 
 `{"schema", "layout", "W", "C", "budget", "order"}`, then lines `{"round", "time_s", "kind", ...}`:
-`ask` with `id, prompt_tokens, max_new, prefix, priority`; `cancel` and `stop` with `id`; `fail`
-with `reason` and `position`, or with `op` and `id` in its place; `extra` with `id` and `tokens`,
-where a decoder did not yield exactly one token a round. Any engine that writes such a file can be
-checked by replay.
+`ask` with `id, prompt_tokens, max_new, prefix, priority, message_tokens`; `cancel` and `stop` with
+`id`; `fail` with `reason` and `position`, or with `op` and `id` in its place; `extra` with `id` and
+`tokens`, where a decoder did not yield exactly one token a round. Any engine that writes such a
+file can be checked by replay.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class AskRecord(NamedTuple):
     max_new: int | None = None
     prefix: tuple[int, ...] = ()
     priority: int = 0
+    message_tokens: int = 0
 
 
 class CancelRecord(NamedTuple):
@@ -182,6 +183,7 @@ def _record(value: dict[str, Any]) -> FactRecord:
                 None if value.get("max_new") is None else _at_least(value, "max_new", 1),
                 prefix_ids(value, "prefix"),
                 whole(value, "priority") if "priority" in value else 0,
+                _at_least(value, "message_tokens", 0) if "message_tokens" in value else 0,
             )
         case "cancel":
             return CancelRecord(round, time_ns, _at_least(value, "id", 0))

@@ -169,7 +169,7 @@ def test_server_logs_blame_the_key(record: dict, column: str) -> None:
 
 HEADER = FactsHeader("4096x2", 2, 256, 1024, "fcfs", (("context", 4096),))
 FACTS = (
-    AskRecord(0, 0, 7, 100, None, (3,), 1),
+    AskRecord(0, 0, 7, 100, None, (3,), 1, 90),
     AskRecord(0, 1, 8, 100, 50),
     CancelRecord(4, 1_500_000_000, 7),
     FailRecord(4, 1_500_000_001, 2, "out of memory"),
@@ -195,6 +195,7 @@ def test_facts_are_read_as_they_were_written() -> None:
         (2, {"prompt_tokens": 0}, "prompt_tokens"),
         (2, {"round": -1}, "round"),
         (2, {"time_s": "0"}, "time_s"),
+        (2, {"message_tokens": -1}, "message_tokens"),
         (3, {"id": 7}, "id"),
         (4, {"kind": "stopp"}, "kind"),
         (4, {"id": 99}, "id"),
