@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 from qwisp.errors import BadInput, QwispError
@@ -29,16 +30,25 @@ def study_ids(root: Path) -> list[str]:
 
 
 def load_study(root: Path, id: str) -> Study:
-    """Return the study `id`. Raises `BadInput` if there is none, or its file cannot be used."""
+    """Return the study `id`; its file may import others beside it: `from .other import thing`.
+
+    Raises `BadInput` if there is none, or its file cannot be used.
+    """
     known = study_ids(root)
     if id not in known:
         what = f"study {id[:80]!r} is not among the {len(known)} in {root}"
         raise BadInput(what, f"use one of: {', '.join(known) or 'none yet'}")
     path = root / id / "study.py"
-    spec = importlib.util.spec_from_file_location(f"qwisp_study_{id}", path)
+    name = f"qwisp_study_{id}"
+    for old in [loaded for loaded in sys.modules if loaded.split(".")[0] == name]:
+        del sys.modules[old]  # a copy of the study in another folder
+    spec = importlib.util.spec_from_file_location(
+        name, path, submodule_search_locations=[str(path.parent)]
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except QwispError:
