@@ -35,20 +35,20 @@ _FIELDS: dict[str, dict[str, tuple[str, Sequence[str]]]] = {  # by column: a lab
         "model": ("model", model_names()),
         "machine": ("machine", machine_names()),
         "memory": ("memory", ("8GiB", "12GiB", "20GiB")),
-        "trace": ("trace (name or file)", bundled_traces()),
+        "trace": ("trace or file", bundled_traces()),
         "rate": ("arrivals", ("0.5x", "1x", "2x")),
-        "max_new": ("maximum reply", ("unset", "oracle")),
-        "grow": ("grow (tokens)", ("256", "8192")),
+        "max_new": ("max. reply", ("unset", "oracle")),
+        "grow": ("grow", ("256", "8192")),
     },
     "Policy A": {
         "layout": ("sessions", LAYOUTS),
-        "context": ("engine's own session", _CONTEXTS),
+        "context": ("own session", _CONTEXTS),
         "order": ("order", rule_names("orders")),
         "budget": ("prefill budget", _BUDGETS),
     },
     "Policy B (empty: as A)": {
         "layout_b": ("sessions", LAYOUTS),
-        "context_b": ("engine's own session", _CONTEXTS),
+        "context_b": ("own session", _CONTEXTS),
         "order_b": ("order", rule_names("orders")),
         "budget_b": ("prefill budget", _BUDGETS),
     },
@@ -73,8 +73,8 @@ class LabView(w.VBox):
                 description=label,
                 options=tuple(offers),
                 continuous_update=False,
-                style={"description_width": "136px"},
-                layout={"width": "300px"},
+                style={"description_width": "90px"},
+                layout={"width": "246px"},  # three columns fit the output of a notebook's cell
             )
             for column in _FIELDS.values()
             for name, (label, offers) in column.items()
@@ -236,8 +236,9 @@ def show_lab(**fields: str) -> LabView:
     Raises `BadInput` for a name that is no field. What is wrong with a value is shown, not raised.
 
     >>> lab = show_lab(layout="16384x4")
-    >>> lab.finding.value[:17]
-    '<b>At 0.0 s 1 of '
+    >>> lab.time.value = 300.0
+    >>> lab.finding.value[:14]
+    '<b>At 300.0 s '
     """
     state = LabState(Scenario())
     state.set(**fields)

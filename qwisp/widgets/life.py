@@ -70,8 +70,8 @@ def _event(run: Run, record: RequestRecord, entry: LogEntry, at_s: float) -> Eve
     came_s = record.arrival_ps / PS_PER_S
     kind, detail = entry.kind, entry.detail
     if kind == "arrive":
-        limit = f"at most {detail[1]:,}" if detail[1] else "no named maximum of"
-        return Event(at_s, kind, f"arrives: {detail[0]:,} prompt tokens, {limit} new ones")
+        limit = f"at most {detail[1]:,} new ones" if detail[1] else "no maximum named"
+        return Event(at_s, kind, f"arrives: {detail[0]:,} prompt tokens, {limit}")
     if kind == "refused":
         return Event(at_s, kind, f"refused: {detail[0]}; {detail[1]}")
     if kind == "decode":
@@ -104,10 +104,11 @@ def _waits(run: Run, record: RequestRecord, pauses_s: list[float]) -> list[Event
     line = sorted({*looks, end_ps - 1} if end_ps > begin_ps else ())
     found: list[Event] = []
     resources: list[str] = []
-    for moment in moments(run, [*(at_ps / PS_PER_S for at_ps in line), *pauses_s]):
-        wait = next((wait for wait in moment.waits if wait.id == record.id), None)
-        if wait is None:  # it stands beyond those whose reasons are told
+    times_s = [*(at_ps / PS_PER_S for at_ps in line), *pauses_s]
+    for moment in moments(run, times_s, only=record.id):
+        if not moment.waits:
             continue
+        (wait,) = moment.waits
         event = Event(moment.at_s, "wait", f"waits for {wait.resource}: {wait.detail}")
         if resources and resources[-1] == wait.resource and wait.state == "waiting":
             event = event._replace(at_s=found[-1].at_s)

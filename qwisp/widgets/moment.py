@@ -75,9 +75,10 @@ class Moment:
         return f"{text}; {self.num_waiting:,} requests wait, {first}"
 
 
-def moments(run: Run, times_s: Iterable[float]) -> list[Moment]:
+def moments(run: Run, times_s: Iterable[float], *, only: int | None = None) -> list[Moment]:
     """Return the state of `run` at each of the times, in their order, by one replay.
 
+    With `only` the reasons are those of that request alone, wherever it stands in the line.
     A time before the first or after the last event is the empty state. A decision made at the
     start of a round counts from then on; tokens count when their step is over.
     """
@@ -92,7 +93,7 @@ def moments(run: Run, times_s: Iterable[float]) -> list[Moment]:
         unseen = asks[len(inner.records) : bisect_right(since, at_ps)]
         # One that will be refused is refused as of its arrival: it never waits.
         unseen = [ask for _, ask, _ in unseen if run.executor.records[ask.id].end_ps > at_ps]
-        found[at_ps] = _moment(run, scheduler, inner, at_ps, unseen)
+        found[at_ps] = _moment(run, scheduler, inner, at_ps, unseen, only)
 
     watched = _Watched(run, inner, sorted(found), look)
     try:
@@ -161,17 +162,18 @@ def _moment(
     inner: CostExecutor,
     at_ps: int,
     unseen: list[Ask],
+    only: int | None,
 ) -> Moment:
     view = scheduler.snapshot()
     paused = [stream.id for stream in view.streams if stream.state == "paused"]
-    seen = [*view.waiting, *paused]
+    seen = [i for i in (*view.waiting, *paused) if only in (None, i)]
     waits = [
         _wait(scheduler.why(i), inner, "paused" if i in paused else "waiting")
         for i in seen[:MAX_REASONS]
     ]
     waits += [
         Wait(ask.id, "waiting", _arrival_s(run, ask), ask.prompt_tokens, BETWEEN_ROUNDS, _ARRIVED)
-        for ask in unseen[: MAX_REASONS - len(waits)]
+        for ask in [ask for ask in unseen if only in (None, ask.id)][: MAX_REASONS - len(waits)]
     ]
     return Moment(
         at_s=at_ps / PS_PER_S,

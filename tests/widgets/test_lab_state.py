@@ -21,7 +21,8 @@ from qwisp.widgets.scenario import Scenario
     ("field", "text", "says"),
     [
         ("model", "gpt-17", "gpt-17"),
-        ("model", "x" * 5000, "File name too long"),
+        ("model", "x" * 5000, "xxx"),
+        ("order", "x" * 5000 + ".py", "File name too long"),
         ("machine", "abacus", "abacus"),
         ("machine", "m4-16gb", "m4-16gb"),  # nobody measured times there
         ("memory", "12 parsecs", "parsecs"),

@@ -141,6 +141,17 @@ def test_a_refused_life_says_what_would_have_fitted() -> None:
     assert "would fit" in events[1].text
 
 
+def test_a_life_tells_the_wait_of_a_request_far_back_in_the_line(monkeypatch) -> None:
+    monkeypatch.setattr(module, "MAX_REASONS", 2)
+    run = replay_scenario(Scenario(layout="whole_window:2"))[0]
+    at_s = float(run.load.sort("waiting")["time_s"][-1]) + 0.5
+    (found,) = moments(run, [at_s])
+    assert len(found.waits) == 2 < found.num_waiting
+    last = max(r["id"] for r in run.requests.to_dicts() if r["arrival_s"] <= at_s)
+    texts = [event.text for event in life(run, last) if event.kind == "wait"]
+    assert any(text.startswith("waits for order: ") for text in texts)
+
+
 def test_an_unknown_request_is_named() -> None:
     run = replay_scenario(Scenario())[0]
     with pytest.raises(BadInput, match="request 99999 is not in this run"):
