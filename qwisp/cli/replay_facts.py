@@ -1,0 +1,132 @@
+"""`qwisp replay --facts`: would this scheduler have decided what a real run did?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from qwisp.cli import output
+from qwisp.cost import load_cost
+from qwisp.errors import BadInput
+from qwisp.memory.session_bytes import SessionBytes
+from qwisp.sim.replay_facts import FactsReplay, replay_facts
+from qwisp.spec.catalog import load_model
+from qwisp.spec.machine import load_machine
+from qwisp.trace.facts_file import read_facts
+
+COLUMNS = (
+    output.Column("layout"),
+    output.Column("order"),
+    output.Column("facts"),
+    output.Column("rounds"),
+    output.Column("requests"),
+    output.Column("finished"),
+    output.Column("refused"),
+    output.Column("failed"),
+    output.Column("cancelled"),
+    output.Column("moves"),
+    output.Column("pauses"),
+    output.Column("decisions"),
+    output.Column("equal"),
+)
+_ALLOWED = {"facts", "model", "machine", "as_json", "as_csv", "as_markdown"}
+
+
+def show_facts(path: str, output_format: str) -> None:
+    """Print what a fresh scheduler decides on the facts of a file, and whether that is the same.
+
+    Layout, order and budget come from the file's header. `--model` gives the bytes where these
+    decide, `--model` and `--machine` together the estimated seconds of the same rounds. Raises
+    `CheckFailed` when the decisions differ from the recorded ones.
+    """
+    asked = _options()
+    header, records = read_facts(path)
+    model = load_model(asked["model"]) if "model" in asked else None
+    size = cost = None
+    if model is not None:
+        size = SessionBytes(model, chunk_tokens=header.chunk_tokens)
+    if model is not None and "machine" in asked:
+        cost = load_cost(model.name, load_machine(asked["machine"]).name)
+    replay = replay_facts((header, records), size=size, cost=cost)
+    document = facts_document(replay)
+    output.emit([document], COLUMNS, output_format, document=document)
+    for line in remarks(replay, document):
+        output.note(line, output_format)
+    if replay.equal is False:
+        replay.require_equal()
+
+
+def facts_document(replay: FactsReplay) -> dict[str, Any]:
+    """Return the document of `qwisp replay --facts --json`.
+
+    `recorded_s` is the time of the last fact, `estimated_s` what a cost model says the same rounds
+    take (null without one); `equal` is null when the header holds no digest.
+    """
+    header, counts = replay.header, replay.scheduler.counts
+    kinds = [entry.kind for entry in replay.log]
+    return {
+        "schema": "qwisp-facts-replay-1",
+        "layout": header.layout,
+        "order": header.order,
+        "W": header.width,
+        "C": header.chunk_tokens,
+        "budget": header.budget_tokens,
+        "facts": len(replay.records),
+        "rounds": replay.scheduler.index,
+        "requests": counts["submitted"],
+        **{name: counts[name] for name in ("finished", "refused", "failed", "cancelled")},
+        "moves": kinds.count("move") + kinds.count("resume"),
+        "pauses": kinds.count("pause"),
+        "decisions": len(replay.log),
+        "log_sha256": replay.log_sha256,
+        "recorded_sha256": replay.recorded_sha256,
+        "equal": replay.equal,
+        "recorded_s": max((record.time_ns for record in replay.records), default=0) / 1e9,
+        "estimated_s": None if replay.clock is None else replay.clock.now_ps / 1e12,
+    }
+
+
+def remarks(replay: FactsReplay, document: dict[str, Any]) -> list[str]:
+    """Return the finding, and what to do where it is open."""
+    lines = []
+    if replay.equal:
+        lines.append(
+            f"equal: the {document['decisions']:,} decisions of the replay are the recorded ones"
+        )
+    elif replay.equal is None:
+        lines += [
+            f"not compared: the {document['facts']:,} facts can be replayed, but the header holds "
+            "no digest of the run's own decisions",
+            f'next: write "log_sha256" into the header; this replay has {replay.log_sha256}',
+        ]
+    if document["estimated_s"] is not None:
+        lines.append(
+            f"time: {document['estimated_s']:,.1f} s by the cost model for these rounds, "
+            f"{document['recorded_s']:,.1f} s recorded until the last fact"
+        )
+    return lines
+
+
+def _options() -> dict[str, Any]:
+    """Return the options that were given. Raises `BadInput` for one the header decides."""
+    context = click.get_current_context()
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    other = sorted(given.keys() - _ALLOWED)
+    if other:
+        names = ", ".join("--" + _SPELLED.get(name, name).replace("_", "-") for name in other)
+        raise BadInput(
+            f"{names} beside --facts: the header of the facts says how they were scheduled",
+            "leave it out; for another policy write the requests as a trace and give it with --trace",
+        )
+    if "machine" in given and "model" not in given:
+        raise BadInput("--machine without --model", "name both for estimated times, or neither")
+    return given
+
+
+_SPELLED = {"find_rate": "sustain"}
