@@ -14,12 +14,13 @@ from qwisp.engine.decoder_spec import DecoderSpec
 from qwisp.engine.tiny import TINY, tiny_config
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.session_bytes import SessionBytes
-from qwisp.scheduling.contract import Place
+from qwisp.scheduling.contract import Admit, Place, Restore
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.spec.model import ModelSpec
 
-from .runs import CHUNK
+from .hand import Hand
+from .runs import CHUNK, prompts
 
 pytestmark = pytest.mark.mlx
 
@@ -118,11 +119,21 @@ def test_a_move_keeps_every_bit_even_where_ranges_overlap():
         assert np.array_equal(got, words[:, 2000:4500])
 
 
-def test_steps_and_moves_never_copy_the_arena():
-    """In place: a decode step's peak does not grow with the arena."""
-    from .hand import Hand
-    from .runs import prompts
+def test_the_peak_of_a_restore_is_at_most_the_arena_and_the_restored_session():
+    asked = prompts([400, 400])
+    hand = Hand("hybrid", [20_000, 500], asked | {1: asked[0]})
+    hand.start(0, 1, capture=(3, 399))
+    blob_bytes = hand.executor.blobs.num_bytes
+    hand.round(Admit(1, hand.places[0], 400))
+    held = mx.get_active_memory()
+    mx.reset_peak_memory()
+    assert hand.round(Restore(1, 3, 399)).failed == ()
+    assert mx.get_active_memory() <= held
+    assert mx.get_peak_memory() - held <= blob_bytes
 
+
+def test_steps_never_copy_the_arena():
+    """In place: a decode step's peak does not grow with the arena."""
     peaks = []
     for rows in (4_000, 40_000):
         hand = Hand("llama", [rows, 200], prompts([30, 20]))

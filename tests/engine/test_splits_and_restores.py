@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
+from qwisp.engine.buffers import Rows
 from qwisp.engine.clients import Request
 from qwisp.engine.hostile import HostileOps
 from qwisp.engine.tiny import TINY
@@ -128,3 +129,15 @@ def test_blob_bytes_are_rows_and_state_exactly():
     kv = 2 * 2 * 100 * 32 * 4
     state = 4 * 32 * 32 * 4 + 3 * (2 * 2 * 32 + 4 * 32) * 4
     assert hand.executor.blobs.num_bytes == kv + state
+
+
+def test_the_nan_is_really_there(monkeypatch):
+    """One row read too far, into a neighbour, and the logits are NaN: the poison would show."""
+    hand = Hand("llama", [200, 200], requests(), poisons=True)
+    hand.start(0, 0)
+    hand.round(decode=[0])
+    assert np.isfinite(hand.logits(0).view(np.float32)).all()
+    honest = Rows.keys
+    monkeypatch.setattr(Rows, "keys", lambda self, place, n: honest(self, place, n + 1))
+    hand.round(decode=[0])
+    assert np.isnan(hand.logits(0).view(np.float32)[-1]).all()
