@@ -56,7 +56,7 @@ def watch() -> Iterator[Watch]:
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=ARGUMENTS)
         page = browser.new_page(viewport={"width": 1200, "height": 1400})
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(60_000)
         yield Watch(page)
         browser.close()
 
