@@ -122,7 +122,7 @@ def _options() -> dict[str, Any]:
         names = ", ".join("--" + _SPELLED.get(name, name).replace("_", "-") for name in other)
         raise BadInput(
             f"{names} beside --facts: the header of the facts says how they were scheduled",
-            "leave it out; for another policy write the requests as a trace and give it with --trace",
+            "leave it out; for another policy, give the requests as a trace with --trace",
         )
     if "machine" in given and "model" not in given:
         raise BadInput("--machine without --model", "name both for estimated times, or neither")
