@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 
@@ -34,6 +35,7 @@ class Chunking:
         return min(end, origin + num_chunks * self.chunk_tokens)
 
 
+@lru_cache
 def granted_chunks(budget_tokens: int, running: int, chunk_tokens: int) -> int:
     """Return the chunks one round may prefill: running streams take a token each first.
 

@@ -121,6 +121,9 @@ class Capture(NamedTuple):
     num_tokens: int
 
 
+make = tuple.__new__
+"""`make(Grant, (id, start, ...))`, all fields given, takes half the time of `Grant(...)`."""
+
 Operation = End | Drop | Resume | Move | Pause | Admit | Restore | Grant | Capture
 
 

@@ -15,7 +15,7 @@ class Decoders:
     streams that left are dropped when they surface.
     """
 
-    __slots__ = ("_due", "_ids", "_step_tokens", "_streams", "_version", "steps")
+    __slots__ = ("_due", "_step_tokens", "_streams", "_version", "ids", "steps")
 
     def __init__(self, step_tokens: int) -> None:
         self.steps = 0
@@ -23,17 +23,10 @@ class Decoders:
         self._streams: dict[int, Stream] = {}
         self._due: list[tuple[int, int, int, Stream]] = []
         self._version = 0
-        self._ids: tuple[int, ...] | None = ()
+        self.ids: tuple[int, ...] = ()  # in joining order
 
     def __len__(self) -> int:
         return len(self._streams)
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """Ids in joining order; the same object until somebody joins or leaves."""
-        if self._ids is None:
-            self._ids = tuple(self._streams)
-        return self._ids
 
     @property
     def streams(self) -> list[Stream]:
@@ -45,14 +38,14 @@ class Decoders:
         stream.state = DECODE
         stream.joined = self.steps
         self._streams[stream.id] = stream
-        self._ids = None
+        self.ids += (stream.id,)
         self.watch(stream)
 
     def leave(self, stream: Stream, state: int) -> None:
         """Stop a stream from decoding; what it produced is kept in `base`."""
         if self._streams.pop(stream.id, None) is not None:
             stream.base += self.steps - stream.joined
-            self._ids = None
+            self.ids = tuple(self._streams)
         stream.state = state
 
     def watch(self, stream: Stream) -> None:

@@ -11,7 +11,8 @@ from qwisp.scheduling.scheduler import Scheduler
 def drive(scheduler: Scheduler, executor: Executor) -> None:
     """Plan, run and settle rounds until nothing is live and nothing will arrive."""
     while True:
-        deliver(scheduler, executor.facts(scheduler.index))
+        if facts := executor.facts(scheduler.index):
+            deliver(scheduler, facts)
         round = scheduler.plan()
         if round is None:
             if not executor.wait():
@@ -19,8 +20,8 @@ def drive(scheduler: Scheduler, executor: Executor) -> None:
             continue
         outcome = executor.run(round)
         # What arrived while a repeated round ran was known before that round was over.
-        if outcome.rounds > 1:
-            deliver(scheduler, executor.facts(round.index + outcome.rounds - 1))
+        if outcome.rounds > 1 and (facts := executor.facts(round.index + outcome.rounds - 1)):
+            deliver(scheduler, facts)
         scheduler.settle(round, outcome)
 
 

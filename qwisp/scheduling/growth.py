@@ -33,6 +33,7 @@ class Growth:
         self.cramped: list[Stream] = []
         self.left: list[Place] = []  # offered to paused streams before anybody else
         self._space = space
+        self._grows = space.layout.grows
         self._decoders = decoders
         self._step_tokens = step_tokens
         self._note = note
@@ -46,7 +47,7 @@ class Growth:
     def holds_end(self, stream: Stream) -> bool:
         """Whether its place holds the end of its reply: then it never moves or pauses."""
         end = stream.prompt_tokens + stream.cap_tokens + self._step_tokens
-        return not self._space.layout.grows or end <= stream.place.context_tokens
+        return not self._grows or end <= stream.place.context_tokens
 
     def make_room(self) -> list[Operation]:
         """Resume, then keep, move, pause or end what has outgrown its session; sweep until calm."""

@@ -6,23 +6,20 @@ from collections import deque
 from collections.abc import Callable
 
 from qwisp.scheduling.chunking import Chunking, granted_chunks
-from qwisp.scheduling.contract import Grant
+from qwisp.scheduling.contract import Grant, make
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.stream import Stream
 
 
-class Prefills:
-    """The streams whose prompt is not complete."""
+class Prefills(deque[Stream]):
+    """The streams whose prompt is not complete, oldest first."""
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__()
         self._chunking = Chunking(settings.chunk_tokens, settings.chunk_rule)
         self._budget_tokens = settings.budget_tokens
-        self._queue: deque[Stream] = deque()
         # Where a prompt must pause to be captured; None: at its end only.
-        self.stop_of: Callable[[Stream], int | None] = lambda stream: None
-
-    def __len__(self) -> int:
-        return len(self._queue)
+        self.stop_of: Callable[[Stream], int | None] | None = None
 
     def add(self, stream: Stream, start: int) -> bool:
         """Queue a prompt from token `start`; False when nothing is left to prefill."""
@@ -30,18 +27,8 @@ class Prefills:
         stream.prefill_end = self._chunking.end(stream.prompt_tokens)
         if start >= stream.prefill_end:
             return False
-        self._queue.append(stream)
+        self.append(stream)
         return True
-
-    def remove(self, stream: Stream) -> None:
-        """Forget a stream that ended."""
-        if stream in self._queue:
-            self._queue.remove(stream)
-
-    @property
-    def streams(self) -> list[Stream]:
-        """The prefilling streams, oldest first."""
-        return list(self._queue)
 
     def grant(self, running: int) -> tuple[list[Grant], list[Stream], int]:
         """Return (grants of this round, streams they complete, how often it may repeat).
@@ -56,18 +43,21 @@ class Prefills:
         if not atomic:
             left = granted_chunks(self._budget_tokens, running, chunking.chunk_tokens)
         repeat = 1
-        for stream in list(self._queue):
+        for stream in tuple(self):
             if grants if atomic else left <= 0:
                 break
             start, end = stream.position, stream.prefill_end
-            stop = self.stop_of(stream) or end
+            stop = self.stop_of(stream) or end if self.stop_of is not None else end
             wanted = chunking.count(start, stop)
-            num_chunks = wanted if atomic else min(left, wanted)
-            reached = chunking.advance(start, num_chunks, stop)
-            grants.append(Grant(stream.id, start, reached - start, num_chunks, reached == end))
+            if atomic or wanted <= left:
+                num_chunks, reached = wanted, stop
+            else:
+                num_chunks, reached = left, chunking.advance(start, left, stop)
+            last = reached == end
+            grants.append(make(Grant, (stream.id, start, reached - start, num_chunks, last)))
             left -= num_chunks
-            if reached == end:
-                self._queue.remove(stream)
+            if last:
+                self.remove(stream)
                 completed.append(stream)
             elif reached < stop:
                 whole = reached - start == num_chunks * chunking.chunk_tokens
@@ -80,7 +70,7 @@ class Prefills:
         """Advance the unfinished prompts by what their grants covered in `rounds` rounds."""
         for grant in grants:
             if not grant.last:
-                for stream in self._queue:
+                for stream in self:
                     if stream.id == grant.id:
                         stream.position += grant.num_tokens * rounds
                         break

@@ -67,11 +67,11 @@ class Prefixes:
         reached the end of what both share yet is told to capture there.
         """
         settings, prefix = self._settings, stream.ask.prefix
-        if not prefix or not len(self._prefills):
+        if not prefix or not self._prefills:
             return False
         entry = self.store.hit(prefix, stream.prompt_tokens)
         have = entry.num_tokens if entry else 0
-        for other in self._prefills.streams:
+        for other in self._prefills:
             shared = common_tokens(
                 prefix,
                 stream.prompt_tokens - 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Literal
 
 from qwisp.errors import SchedulerBug
@@ -36,11 +37,12 @@ class RowSpace:
         self._taken: dict[int, Place] = {}  # by start row
         self.committed_bytes = 0
         if self.fixed:
-            self._free, start = [], 0
-            for context in layout.contexts:
-                self._free.append(range(start, start + context + self.margin_rows))
-                start += context + self.margin_rows
-            self._slot_of = {run.start: slot for slot, run in enumerate(self._free)}
+            self._free, self._sessions, start = [], {}, 0
+            for slot, context in enumerate(layout.contexts):
+                rows = context + self.margin_rows
+                self._sessions[start] = Place(slot, start, rows, context)
+                self._free.append(range(start, start + rows))
+                start += rows
             self.num_rows = start
             self.max_rows = max(layout.contexts) + self.margin_rows
         else:
@@ -48,11 +50,7 @@ class RowSpace:
             self.num_rows = _arena_rows(size, layout)
             self._free = [range(self.num_rows)] if self.num_rows else []
             self._free_slots = list(range(self.lanes - 1, -1, -1))
-
-    @property
-    def largest_context(self) -> int:
-        """Tokens the largest place can ever hold."""
-        return self.max_rows - self.margin_rows
+        self.largest_context = self.max_rows - self.margin_rows  # of any place, in tokens
 
     @property
     def free(self) -> tuple[range, ...]:
@@ -79,24 +77,25 @@ class RowSpace:
 
     def take(self, run: range) -> Place:
         """Occupy a range that `find` or `find_larger` returned."""
-        holds = (i for i, f in enumerate(self._free) if f.start <= run.start and run.stop <= f.stop)
-        index = next(holds, None)
-        if index is None:
-            raise SchedulerBug(f"rows {run.start}..{run.stop} are not free")
-        free = self._free[index]
         if self.fixed:
-            if free != run:
-                raise SchedulerBug(f"rows {run.start}..{run.stop} are only a part of a session")
-            del self._free[index]
-            slot = self._slot_of[run.start]
+            if run not in self._free:
+                raise SchedulerBug(f"rows {run.start}..{run.stop} are no free session")
+            self._free.remove(run)
+            place = self._sessions[run.start]
         else:
-            rest = [range(free.start, run.start), range(run.stop, free.stop)]
-            self._free[index : index + 1] = [part for part in rest if part]
-            slot = self._free_slots.pop()
-            self.committed_bytes += self._bytes(len(run))
-        place = Place(slot, run.start, len(run), len(run) - self.margin_rows)
+            place = self._cut_out(run)
         self._taken[run.start] = place
         return place
+
+    def _cut_out(self, run: range) -> Place:
+        for index, free in enumerate(self._free):
+            if free.start <= run.start and run.stop <= free.stop:
+                rest = [range(free.start, run.start), range(run.stop, free.stop)]
+                self._free[index : index + 1] = [part for part in rest if part]
+                self.committed_bytes += self._bytes(len(run))
+                slot = self._free_slots.pop()
+                return Place(slot, run.start, len(run), len(run) - self.margin_rows)
+        raise SchedulerBug(f"rows {run.start}..{run.stop} are not free")
 
     def find_larger(self, place: Place, rows: int) -> range | None:
         """Return the free session a stream in `place` may move to: larger, holding `rows`."""
@@ -170,8 +169,7 @@ class RowSpace:
             )
 
 
-def _start(run: range) -> int:
-    return run.start
+_start = attrgetter("start")
 
 
 def _most_rows(size: SessionSize, budget_bytes: int) -> int:

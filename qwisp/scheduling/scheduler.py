@@ -22,6 +22,7 @@ from qwisp.scheduling.contract import (
     Outcome,
     Refusal,
     Round,
+    make,
 )
 from qwisp.scheduling.decoders import Decoders
 from qwisp.scheduling.growth import Growth
@@ -96,7 +97,7 @@ class Scheduler:
             return size
         stream = Stream(ask, size.cap_tokens, size.want_rows, index)
         self.live[ask.id] = stream
-        self.line.add(stream)
+        self.line.append(stream)
         if self.prefixes is not None:
             self.prefixes.see(stream)
         if self.line.passes or len(self.line) == 1:
@@ -122,18 +123,19 @@ class Scheduler:
         if not self.growth.is_calm:
             self._blocked = False
             changes = self.growth.make_room()
-        if len(self.line) and not self._blocked:
+        if self.line and not self._blocked:
             changes += self._admit()
         grants, completed, repeat = (
-            self.prefills.grant(len(self.decoders)) if len(self.prefills) else ([], (), 1)
+            self.prefills.grant(len(self.decoders.ids)) if self.prefills else ([], (), 1)
         )
         for stream in completed:
             self._join(stream)
         drops, captures = self._capture(grants) if self.prefixes is not None else ((), ())
         ops: tuple[Operation, ...] = (*self._ends, *drops, *changes, *grants, *captures)
-        if changes or self._ends or completed or captures or drops:
+        if len(ops) > len(grants) or completed:
             repeat = 1
-        self._ends = []
+        if self._ends:
+            self._ends = []
         decode = self.decoders.ids
         if decode and (repeat > 1 or not ops):
             ahead = self.decoders.rounds_ahead()
@@ -145,8 +147,8 @@ class Scheduler:
                 )
             return None
         self._grants = grants
-        wakes = self.space.has_free and (not len(self.line) or self.line.passes)
-        self._in_flight = Round(self.index, ops, decode, repeat, wakes)
+        wakes = (not self.line or self.line.passes) and self.space.has_free
+        self._in_flight = make(Round, (self.index, ops, decode, repeat, wakes))
         return self._in_flight
 
     def _capture(self, grants: list[Grant]) -> tuple[list[Operation], list[Operation]]:
@@ -165,7 +167,7 @@ class Scheduler:
     def _admit(self) -> list[Operation]:
         ops: list[Operation] = []
         restores: list[Operation] = []
-        while len(self.line):
+        while self.line and (not ops or self.space.has_free):
             found = self.line.pick(self.space)
             if found is None:
                 slides = [] if ops else self._compact()  # moves stand before admissions
@@ -190,7 +192,7 @@ class Scheduler:
                     (place.slot, place.start_row, waited, stream.passed),
                 )
             )
-            ops.append(Admit(stream.id, place, stream.prompt_tokens))
+            ops.append(make(Admit, (stream.id, place, stream.prompt_tokens)))
             stream.state = PREFILL
             restore = self.prefixes.admit(stream) if self.prefixes is not None else None
             if restore is not None:
@@ -198,7 +200,7 @@ class Scheduler:
                 self._log.append((self.index, PLAN, "restore", stream.id, (restore.num_tokens,)))
             if not self.prefills.add(stream, stream.position):
                 self._join(stream)
-        if len(self.line):
+        if self.line:
             # After an admission no rows could slide in this round; in the next one they can.
             self._blocked = self.space.fixed or not ops
             self._note_wait(self.index, PLAN)
@@ -206,7 +208,7 @@ class Scheduler:
 
     def _compact(self) -> list[Operation]:
         """Slide streams down until the head of the line finds a long enough run."""
-        rows, steps = self.line.head.want_rows, self.decoders.steps
+        rows, steps = self.line[0].want_rows, self.decoders.steps
         moves = compact(self.space, self.live.values(), rows, steps)
         for stream, move in moves:
             self._note("move", stream, move.target.slot)
@@ -229,7 +231,7 @@ class Scheduler:
 
     def _note_wait(self, index: int, phase: int) -> None:
         """Log what the head of the line waits for, once per head and resource."""
-        head = self.line.head
+        head = self.line[0]
         resource = self.resource(head)
         if head.wait_binding != resource:
             head.wait_binding = resource
@@ -247,7 +249,8 @@ class Scheduler:
         index = round.index + outcome.rounds - 1
         if round.decode:
             self.decoders.steps += outcome.rounds
-        self.prefills.settle(self._grants, outcome.rounds)
+        if self._grants:
+            self.prefills.settle(self._grants, outcome.rounds)
         for request_id, num_tokens in outcome.produced:
             stream = self.live.get(request_id)
             if stream is not None and stream.state == DECODE:
@@ -323,7 +326,7 @@ class Scheduler:
         self.decoders.leave(stream, OVER)
         del self.live[stream.id]
         self.counts[outcome] += 1
-        self._ends.append(End(stream.id, outcome, reason, stream.place, truncated))
+        self._ends.append(make(End, (stream.id, outcome, reason, stream.place, truncated)))
         self._log.append((index, phase, outcome, stream.id, (reason, stream.base)))
         if stream.place is not None:
             self.space.release(stream.place)
@@ -350,6 +353,8 @@ class Scheduler:
 
 
 def _failed_ids(round: Round, outcome: Outcome) -> set[int]:
+    if not outcome.failed:
+        return set()
     ops = round.ops + round.decode
     failed = (ops[position] for position, _ in outcome.failed)
     return {op if isinstance(op, int) else getattr(op, "id", -1) for op in failed}

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import isqrt
+from operator import itemgetter
 
 from qwisp.cost import CostModel
 from qwisp.scheduling.contract import (
@@ -26,10 +27,13 @@ from qwisp.scheduling.contract import (
     Restore,
     Resume,
     Round,
+    make,
 )
 from qwisp.scheduling.layout import SessionSize
 from qwisp.sim.record import RequestRecord, RoundTable
 
+WIDTHS = 65  # decode steps up to 64 lanes are looked up
+ONE_ROUND = Outcome(1)
 NEVER = 2**200  # picoseconds; arrivals may be stretched at will, integers do not overflow
 
 
@@ -53,7 +57,7 @@ class CostExecutor:
         self._size = size
         self._events = sorted(
             [*((t, 0, ask, out) for t, ask, out in arrivals), *((t, 1, i, 0) for t, i in cancels)],
-            key=_time,
+            key=itemgetter(0),
         )
         self._next = 0
         self._next_ps = self._events[0][0] if self._events else NEVER
@@ -63,7 +67,7 @@ class CostExecutor:
         self._decoding: dict[int, RequestRecord] = {}
         self._stops: list[tuple[int, int, RequestRecord]] = []
         self._joined: list[RequestRecord] = []
-        self._step_ps = [cost.step_ps(width) for width in range(65)]
+        self._width_ps = [cost.step_ps(width) for width in range(WIDTHS)]
         self._run = (0, 0, 0, 0, 0)  # index, begin_ps, rounds, first_ps, growth_ps
         self._ends: Sequence[int] = ()
         self._round_ps, self._row_ps = cost.round_ps, cost.row_ps
@@ -96,7 +100,7 @@ class CostExecutor:
                 found.append(Fact(index, cancel=what))
             else:
                 self.records[what.id] = RequestRecord(what, output, time_ps)
-                found.append(Fact(index, ask=what))
+                found.append(make(Fact, (index, what, None)))
             self._next += 1
             more = self._next < len(self._events)
             self._next_ps = self._events[self._next][0] if more else NEVER
@@ -104,25 +108,26 @@ class CostExecutor:
 
     def run(self, round: Round) -> Outcome:
         """Advance the clock by the operations and by as many repeats as nothing interrupts."""
-        begin_ps, ops_ps, grants_ps = self.now_ps, 0, 0
-        grant: Grant | None = None
-        for op in round.ops:
+        index, ops, decode, repeat, _ = round
+        begin_ps, ops_ps, grants_ps, grant = self.now_ps, 0, 0, None
+        for op in ops:
             if op.__class__ is Grant:
-                grants_ps += self._grant(op)
                 grant = op
+                grants_ps += self._grant(op)
             else:
                 ops_ps += self._do[op.__class__](op)
         if grant is not None:
             grants_ps += self._round_ps
-        used_rows, width = self._used_rows, len(round.decode)
+        used_rows, width = self._used_rows, len(decode)
         first_ps, growth_ps = ops_ps + grants_ps, 0
         if width:
-            first_ps += self._width_ps(width) + self._row_ps * used_rows
+            first_ps += self._width_ps[width] if width < WIDTHS else self._cost.step_ps(width)
+            first_ps += self._row_ps * used_rows
             growth_ps = self._row_ps * width
         count, last_ps, now_ps = 1, first_ps, begin_ps + first_ps
         self._ends = ()
-        if round.repeat > 1:
-            count = self._limit(round, width)
+        if repeat > 1:
+            count = self._limit(repeat, width)
             if grant is not None:
                 count = self._grant_run(round, grant, first_ps, grants_ps, growth_ps, count)
                 now_ps = begin_ps + self._ends[-1]
@@ -132,17 +137,18 @@ class CostExecutor:
                 now_ps = begin_ps + count * first_ps + growth_ps * (count * (count - 1) // 2)
                 last_ps = first_ps + growth_ps * (count - 1)
         self.now_ps = now_ps
-        self._run = (round.index, begin_ps, count, first_ps, growth_ps)
-        self._add_run((round.index, begin_ps, now_ps, count, width, used_rows, last_ps, grants_ps))
+        self._run = (index, begin_ps, count, first_ps, growth_ps)
+        self._add_run((index, begin_ps, now_ps, count, width, used_rows, last_ps, grants_ps))
         if self._joined:
             for record in self._joined:
                 record.tokens_from(now_ps)
             self._joined.clear()
-        if not width:
-            return Outcome(count)
-        self._steps += count
-        self._used_rows += width * count
-        return self._outcome(count)
+        if width:
+            self._steps += count
+            self._used_rows += width * count
+            if self._stops and self._stops[0][0] <= self._steps:
+                return make(Outcome, (count, (), self._stopped(), ()))
+        return ONE_ROUND if count == 1 else make(Outcome, (count, (), (), ()))
 
     def wait(self) -> bool:
         """Jump to the next arrival; False when there is none."""
@@ -167,9 +173,9 @@ class CostExecutor:
 
     # ---- how far a repeated round goes -------------------------------------------------------
 
-    def _limit(self, round: Round, width: int) -> int:
+    def _limit(self, repeat: int, width: int) -> int:
         """Return the repeats until a reply ends by itself."""
-        count = round.repeat
+        count = repeat
         if width:
             stops = self._stops
             while stops and stops[0][2].stop_step != stops[0][0]:
@@ -240,9 +246,10 @@ class CostExecutor:
         return 0
 
     def _grant(self, op: Grant) -> int:
-        if op.last:
-            self._join(self.records[op.id])
-        return self._cost.grant_ps(op.start, op.num_tokens, op.num_chunks)
+        request_id, start, num_tokens, num_chunks, last = op
+        if last:
+            self._join(self.records[request_id])
+        return self._cost.grant_ps(start, num_tokens, num_chunks)
 
     def _move(self, op: Move) -> int:
         record = self.records[op.id]
@@ -291,19 +298,14 @@ class CostExecutor:
             record.stop_step = -1
             self._used_rows -= record.prompt_tokens + record.produced
 
-    def _width_ps(self, width: int) -> int:
-        return self._step_ps[width] if width < 65 else self._cost.step_ps(width)
-
-    def _outcome(self, count: int) -> Outcome:
-        stops, steps = self._stops, self._steps
-        if not stops or stops[0][0] > steps:
-            return Outcome(count)
-        stopped = []
-        while stops and stops[0][0] <= steps:
+    def _stopped(self) -> tuple[int, ...]:
+        """Return whose replies have ended by now."""
+        stops, stopped = self._stops, []
+        while stops and stops[0][0] <= self._steps:
             step, request_id, record = heappop(stops)
             if record.stop_step == step:
                 stopped.append(request_id)
-        return Outcome(count, (), tuple(stopped))
+        return tuple(stopped)
 
 
 def _rounds_to(time_ps: int, first_ps: int, growth_ps: int) -> int:
@@ -318,10 +320,6 @@ def _rounds_to(time_ps: int, first_ps: int, growth_ps: int) -> int:
     while n > 1 and (n - 1) * first_ps + growth_ps * ((n - 1) * (n - 2) // 2) >= time_ps:
         n -= 1
     return n
-
-
-def _time(event: tuple) -> int:
-    return event[0]
 
 
 def _free(op: object) -> int:

@@ -7,4 +7,8 @@ from collections.abc import Sequence
 
 def place(rows: int, free: Sequence[range]) -> range | None:
     """Return the smallest of `free` with at least `rows` rows, else None."""
-    return min((run for run in free if len(run) >= rows), key=len, default=None)
+    best = None
+    for run in free:
+        if len(run) >= rows and (best is None or len(run) < len(best)):
+            best = run
+    return best
