@@ -28,11 +28,13 @@ class ScriptedRequest(NamedTuple):
 
 
 class Script:
-    """Facts of scripted requests, by round index. When nothing is live, time jumps to the next.
+    """Facts of scripted requests, by round index. Idle time is no rounds: it is left out.
 
-    >>> script = Script([ScriptedRequest(7, 10, 5), ScriptedRequest(8, 10, 5, arrives=9)])
-    >>> [fact.ask.id for fact in script.facts(0)], script.wait(), script.facts(0)[0].ask.id
-    ([7], True, 8)
+    >>> script = Script([ScriptedRequest(7, 10, 5), ScriptedRequest(8, 10, 5, arrives=900)])
+    >>> [(fact.round, fact.ask.id) for fact in script.facts(0)], script.wait()
+    ([(0, 7)], True)
+    >>> [(fact.round, fact.ask.id) for fact in script.facts(4)]
+    [(4, 8)]
     """
 
     def __init__(self, requests: Iterable[ScriptedRequest]) -> None:
@@ -43,28 +45,31 @@ class Script:
                 facts.append(Fact(request.cancelled, cancel=request.id))
         self._facts = sorted(facts, key=lambda fact: fact.round)
         self._next = 0
-        self._jumped_to = -1
+        self._idle = 0  # rounds left out so far
+        self._waited = False
 
     def facts(self, round_index: int) -> list[Fact]:
         """Return what is known up to a round, oldest first, each once."""
+        if self._waited:
+            self._idle += max(0, self._facts[self._next].round - self._idle - round_index)
+            self._waited = False
         found = []
-        until = max(round_index, self._jumped_to)
-        while self._next < len(self._facts) and self._facts[self._next].round <= until:
+        while self._next < len(self._facts):
             fact = self._facts[self._next]
-            found.append(fact._replace(round=min(fact.round, round_index)))
+            if fact.round - self._idle > round_index:
+                break
+            found.append(fact._replace(round=fact.round - self._idle))
             self._next += 1
         return found
 
     def wait(self) -> bool:
-        """Jump to the next fact; False when there is none."""
-        if self._next == len(self._facts):
-            return False
-        self._jumped_to = self._facts[self._next].round
-        return True
+        """Let the next fact come at once; False when there is none."""
+        self._waited = self._next < len(self._facts)
+        return self._waited
 
     def rounds_free(self, round: Round) -> int:
         """Return the rounds before a cancel, or an arrival that could change the plan."""
         for fact in self._facts[self._next :]:
             if fact.cancel is not None or round.wakes:
-                return max(1, min(round.repeat, fact.round - round.index))
+                return max(1, min(round.repeat, fact.round - self._idle - round.index))
         return round.repeat
