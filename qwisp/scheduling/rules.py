@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -38,7 +39,43 @@ def load_rule(kind: str, name: str, function: str) -> ModuleType:
         raise BadInput(
             f"{name} defines no {function}()", f"define {function}() as in qwisp/scheduling/{kind}"
         )
+    if name.endswith(".py"):
+        setattr(module, function, _guarded(name, getattr(module, function), _ALLOWS[kind]))
     return module
+
+
+def _guarded(name: str, rule: Callable, allows: Callable) -> Callable:
+    """Return the rule of a user's own file; what goes wrong in it is told by the file's name."""
+
+    def guarded(*args: object) -> object:
+        try:
+            answer = rule(*args)
+        except Exception as error:  # any fault of a user's own file is theirs to see by name
+            raise BadInput(
+                f"policy file {name} raises {type(error).__name__}: {error}", "mend the file"
+            ) from error
+        if answer is not None and not allows(answer, *args):
+            raise BadInput(
+                f"policy file {name} answers {answer!r}, which cannot be", "mend the file"
+            )
+        return answer
+
+    return guarded
+
+
+def _is_waiting(index: object, waiting: Sequence, *_: object) -> bool:
+    return isinstance(index, int) and 0 <= index < len(waiting)
+
+
+def _is_free(run: object, rows: int, free: Sequence[range]) -> bool:
+    return (
+        isinstance(run, range)
+        and len(run) >= rows
+        and any(part.start <= run.start and run.stop <= part.stop for part in free)
+    )
+
+
+_ALLOWS = {"orders": _is_waiting, "cuts": _is_free}
 
 
 def _from_file(path: Path) -> ModuleType:

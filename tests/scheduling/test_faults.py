@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from qwisp.errors import ExecutorFault, SchedulerBug
+from qwisp.errors import BadInput, ExecutorFault, SchedulerBug
 from qwisp.scheduling.contract import Ask, End, Outcome, Round
 from qwisp.scheduling.layout import Layout, parse_layout
 from qwisp.scheduling.row_space import RowSpace
@@ -173,12 +173,37 @@ def test_an_order_that_picks_nobody_raises_instead_of_spinning(tmp_path) -> None
         play(sessions(40), [ScriptedRequest(1, 4, 4)], Settings(order=order))
 
 
-@pytest.mark.parametrize("rows", ["0, 40", "0, rows", "1000, 1040"])
-def test_a_cut_that_hands_out_what_is_not_free_is_stopped(tmp_path, rows: str) -> None:
-    cut = broken_cut(tmp_path, f"def place(rows, free):\n    return range({rows})\n")
+def test_a_cut_that_hands_out_a_part_of_a_session_is_stopped(tmp_path) -> None:
+    cut = broken_cut(tmp_path, "def place(rows, free):\n    return range(0, rows)\n")
+    with pytest.raises(SchedulerBug, match=r"rows 0\.\.9 are"):
+        play(sessions(40, 40), [ScriptedRequest(1, 4, 4, max_new=4)], cut=cut)
+
+
+@pytest.mark.parametrize("answer", ["range(0, 40)", "range(1000, 1040)", "range(40, 41)", "7"])
+def test_a_cut_of_ones_own_that_hands_out_what_is_not_free_is_named(tmp_path, answer: str) -> None:
+    cut = broken_cut(tmp_path, f"def place(rows, free):\n    return {answer}\n")
     asks = [ScriptedRequest(i, 4, 4) for i in range(2)]
-    with pytest.raises(SchedulerBug, match=r"rows [0-9]+\.\.[0-9]+ are"):
+    with pytest.raises(BadInput, match=r"broken.py answers .*, which cannot be"):
         play(sessions(40, 40), asks, cut=cut)
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        ("len(waiting)", "answers 1, which cannot be"),
+        ("-1", "answers -1, which cannot be"),
+        ("waiting[0]", "which cannot be"),
+        ("waiting[5]", "raises IndexError"),
+        ("fits(9)", "raises IndexError"),
+        ("1 / 0", "raises ZeroDivisionError"),
+    ],
+)
+def test_an_order_of_ones_own_that_picks_nobody_there_is_named(
+    tmp_path, answer: str, what: str
+) -> None:
+    order = broken_cut(tmp_path, f"def pick(waiting, fits, max_passed):\n    return {answer}\n")
+    with pytest.raises(BadInput, match=rf"broken.py {what}|broken.py answers .*{what}"):
+        play(sessions(40), [ScriptedRequest(1, 4, 4)], Settings(order=order))
 
 
 def test_rounds_are_settled_once_and_as_planned() -> None:
