@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from qwisp.planner import Plan, make_plan
 from qwisp.planner.candidates import Proposal
 from qwisp.planner.document import plan_document
 from qwisp.planner.session_memory import session_memory
-from qwisp.units import format_bytes
+from qwisp.units import MIB, format_bytes
 
 COLUMNS = (
     output.Column("layout"),
@@ -43,13 +43,16 @@ COLUMNS = (
 @click.option("--report", type=click.Path(path_type=Path), help="Write an HTML report here.")
 @output.formats
 def command(
-    ask: Callable[[], Question], layouts: tuple[str, ...], report: Path | None, output_format: str
+    ask: Callable[[str], Question],
+    layouts: tuple[str, ...],
+    report: Path | None,
+    output_format: str,
 ) -> None:
     """Plan sessions for a model, a machine and a trace.
 
     Without --rate the candidates are compared at the highest arrival rate the best one sustains.
     """
-    q = ask()
+    q = ask(output_format)
     proposals = tuple(Proposal(text, q.own_context_tokens) for text in layouts)
     plan = make_plan(
         q.model,
@@ -72,6 +75,7 @@ def command(
     output.note(f"why: {plan.why}", output_format)
     for line in remarks(plan):
         output.note(line, output_format)
+    output.note(f"next: {next_step(plan, click.get_current_context().params)}", output_format)
     if report is not None:
         size = _write_report(report, q, plan, document)
         output.note(f"report: {report} ({format_bytes(size)})", output_format)
@@ -113,8 +117,28 @@ def remarks(plan: Plan) -> list[str]:
             lines.append(
                 "clairvoyant: reply lengths were given to the scheduler (--max-new oracle)"
             )
-        lines.append(f"next: qwisp replay ... --layout {plan.best.proposal}")
     return lines
+
+
+def next_step(plan: Plan, given: Mapping[str, Any]) -> str:
+    """Return what to do with the plan; `given` are the options it was asked with, by name."""
+    if plan.best is None and plan.verdict == "infeasible":
+        least = min(candidate.num_bytes for candidate in plan.candidates)
+        return f"give --memory {-(-least // MIB)}MiB or more, or shorter sessions with --layout"
+    if plan.best is None:
+        return "keep the layout you have, or plan with less --memory or a higher --rate"
+    words = ["qwisp", "replay"]
+    given = {**given, "context": plan.best.proposal.own_context_tokens or given["context"]}
+    for name in ("model", "machine", "memory", "trace", "context", *_DEFAULTS):
+        if given[name] != _DEFAULTS.get(name):
+            words += ["--" + name.replace("_", "-"), str(given[name])]
+    if given["lenient"]:
+        words.append("--lenient")
+    words += ["--layout", plan.best.proposal.text, "--rate", f"{float(plan.rate):g}x"]
+    return shlex.join(words)
+
+
+_DEFAULTS = {"order": "fcfs", "budget": None, "grow": None, "max_new": "unset"}
 
 
 def _head(q: Question, plan: Plan) -> None:

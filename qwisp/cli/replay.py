@@ -38,7 +38,7 @@ _SHOWN = tuple(c for c in COLUMNS if c.key not in ("easier_ttft_p95_s", "sustain
 @click.option("--facts", type=click.Path(), help="Replay an engine's facts instead of a trace.")
 @output.formats
 def command(
-    ask: Callable[[], Question],
+    ask: Callable[[str], Question],
     layout: str,
     find_rate: bool,
     check_stepwise: bool,
@@ -55,7 +55,7 @@ def command(
         return show_facts(facts, output_format)
     began = time.process_time()
     slo = _slo(slo_ttft, slo_tpot)
-    q = ask()
+    q = ask(output_format)
     size = SessionBytes(q.model, chunk_tokens=q.settings.chunk_tokens)
     cut = _layout(q, layout, size)
     read_s, began = time.process_time() - began, time.process_time()

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from qwisp.cli import output
 from qwisp.context_rule import ContextAdmission
 from qwisp.cost import CostModel, load_cost
 from qwisp.errors import BadInput, NotCalibrated
@@ -44,12 +45,12 @@ _OPTIONS = (
 
 
 def replay_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the shared options; the function receives `ask() -> Question` instead of them."""
+    """Add the shared options; the function receives `ask(output_format) -> Question` instead."""
 
     @functools.wraps(function)
     def with_ask(*args: Any, **kwargs: Any) -> Any:
         taken = {name: kwargs.pop(name) for name in _NAMES}
-        return function(*args, ask=lambda: Question.ask(**taken), **kwargs)
+        return function(*args, ask=functools.partial(Question.ask, **taken), **kwargs)
 
     for option in reversed(_OPTIONS):
         with_ask = option(with_ask)
@@ -89,6 +90,7 @@ class Question:
     @classmethod
     def ask(
         cls,
+        output_format: str = "table",
         *,
         model: str | None,
         machine: str | None,
@@ -102,7 +104,10 @@ class Question:
         rate: str | None,
         max_new: str,
     ) -> Question:
-        """Read everything, cheap checks first. Raises `QwispError`."""
+        """Read everything, cheap checks first; what it says goes beside `output_format`.
+
+        Raises `QwispError`.
+        """
         if not (model and machine and trace):
             given = {"--model": model, "--machine": machine, "--trace": trace}
             missing = " and ".join(name for name, value in given.items() if not value)
@@ -133,7 +138,7 @@ class Question:
             cost = load_cost(spec.name, box.name)
             cost.require()
         except NotCalibrated:
-            _say_memory(spec, box, named)
+            _say_memory(spec, box, named, output_format)
             raise
         left, terms = (named, ()) if named else session_memory(spec, box)
         return cls(
@@ -150,10 +155,13 @@ class Question:
         )
 
 
-def _say_memory(model: ModelSpec, machine: MachineSpec, named: int | None) -> None:
-    """Say what can be said without times: the memory for sessions."""
+def _say_memory(
+    model: ModelSpec, machine: MachineSpec, named: int | None, output_format: str
+) -> None:
+    """Say what can be said without times: the memory for sessions, or why there is none."""
     try:
-        left = named or session_memory(model, machine)[0]
-    except BadInput:
-        return
-    click.echo(f"memory for sessions: {format_bytes(left)} on {machine.name}")
+        left = format_bytes(named or session_memory(model, machine)[0])
+        text = f"memory for sessions: {left} on {machine.name}"
+    except BadInput as error:
+        text = f"memory for sessions: none; {error.what}"
+    output.note(text, output_format)

@@ -92,7 +92,7 @@ class CostModel:
                 raise NotCalibrated(
                     f"the {what} of {self.model} on {self.machine} was never measured"
                     f" (calibration {self.name!r})",
-                    "measure it there with `qwisp calibrate`, or ask for memory only",
+                    "measure it there with `qwisp calibrate`, or ask `qwisp fit` for memory only",
                 )
         return self
 

@@ -79,7 +79,7 @@ def load_cost(model: str, machine: str, *, folders: Sequence[Path] | None = None
     known = ", ".join(f"{a} on {b}" for a, b in calibrated_pairs(*folders)) or "none"
     raise NotCalibrated(
         f"nobody has measured the times of {model} on {machine} (measured: {known})",
-        "measure them there with `qwisp calibrate`, or ask for memory only",
+        "measure them there with `qwisp calibrate`, or ask `qwisp fit` for memory only",
     )
 
 

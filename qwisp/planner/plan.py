@@ -47,6 +47,10 @@ class Candidate:
 class Plan:
     """The comparison. `best` is the recommended candidate, None when none fits.
 
+    `verdict` is about the arrivals asked for, as recorded unless a rate was given: overloaded above
+    the machine's capacity, backlogged when no candidate keeps up with them, else stable; infeasible
+    when none fits. `rate` is where the candidates are compared.
+
     `differs` is False when no candidate moves, waits, pauses, refuses or cuts anything: then the
     traffic does not tell them apart and none is ranked.
     """
@@ -127,7 +131,8 @@ def make_plan(
                 sustained=limits.get(id(candidate)),
             )
         )
-    return _conclude(model, cost, trace, memory_bytes, offered, rate, tuple(done))
+    best_rate = max((s.rate for s in limits.values()), default=None)
+    return _conclude(model, cost, trace, memory_bytes, offered, rate, best_rate, tuple(done))
 
 
 def _conclude(
@@ -137,15 +142,17 @@ def _conclude(
     memory_bytes: int,
     offered: Offered,
     rate: Fraction,
+    best_rate: Fraction | None,
     candidates: tuple[Candidate, ...],
 ) -> Plan:
     ran = [c for c in candidates if c.run is not None]
     best = min(ran, key=_merit, default=None)
     differs = any(_happened(c.run.summary) for c in ran)
-    overloaded = offered.ratio is not None and offered.ratio > 1
     verdict = "infeasible" if best is None else best.run.summary.verdict
-    if best is not None and overloaded:
+    if best is not None and offered.ratio is not None and offered.ratio > 1:
         verdict = "overloaded"
+    elif best is not None and best_rate is not None and best_rate < 1:
+        verdict = "backlogged"  # at the rate compared it is stable, which the search made sure of
     return Plan(
         model=model,
         cost=cost,
@@ -157,7 +164,7 @@ def _conclude(
         best=best if differs else None,
         differs=differs,
         verdict=verdict,
-        why=_why(offered, rate, best, differs, candidates, memory_bytes),
+        why=_why(offered, rate, best_rate, best, differs, candidates, memory_bytes),
     )
 
 
@@ -181,6 +188,7 @@ def _happened(summary: Summary) -> bool:
 def _why(
     offered: Offered,
     rate: Fraction,
+    best_rate: Fraction | None,
     best: Candidate | None,
     differs: bool,
     candidates: tuple[Candidate, ...],
@@ -195,7 +203,12 @@ def _why(
             f"as recorded the trace needs {offered.num_machines} such machines "
             f"({offered.ratio:.2f} x capacity)"
         )
-    parts.append(f"compared at {float(rate):g}x of the recorded arrivals")
+    elif best_rate is not None and best_rate < 1:
+        parts.append(
+            f"no layout keeps up with the recorded arrivals, the best one sustains "
+            f"{float(best_rate):g}x of them"
+        )
+    parts.append(f"compared at {float(rate):g}x")
     if not differs:
         parts.append("no candidate moves, waits or refuses anything, so none is ranked")
         return "; ".join(parts)

@@ -48,6 +48,13 @@ def test_all_are_compared_at_the_best_sustained_rate(plan) -> None:
     assert plan.best.run.summary.verdict == "stable"
 
 
+def test_the_verdict_is_about_the_recorded_arrivals_not_about_the_rate_that_was_found(plan) -> None:
+    assert plan.offered.ratio < 1
+    assert plan.rate < 1
+    assert plan.verdict == "backlogged"
+    assert f"sustains {float(plan.rate):g}x" in plan.why
+
+
 def test_candidates_differ_on_the_agent_trace_and_the_best_loses_least(plan) -> None:
     assert plan.differs
     losses = {c.proposal: _lost(c) for c in plan.candidates}
