@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 
 from qwisp.cli.replay_options import Question
-from qwisp.errors import BadInput
+from qwisp.errors import BadInput, NotCalibrated
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.layout import parse_layout
 from qwisp.sim.replay import replay
@@ -36,23 +36,34 @@ def replay_scenario(scenario: Scenario) -> tuple[Run, str]:
 
 
 def ask(scenario: Scenario) -> tuple[Question, str]:
-    """Return what a scenario asks, read and checked, and the remarks of reading."""
+    """Return what a scenario asks, read and checked, and the remarks of reading.
+
+    Where times are unknown, what can be said of the memory is part of the `NotCalibrated` raised.
+    """
     remarks = io.StringIO()
-    with redirect_stderr(remarks):
-        question = Question.ask(
-            model=scenario.model.strip(),
-            machine=scenario.machine.strip(),
-            memory=scenario.memory.strip() or None,
-            trace=scenario.trace_path,
-            lenient=False,
-            context=scenario.context.strip() or None,
-            order=scenario.order.strip(),
-            budget=scenario.budget.strip() or None,
-            grow=scenario.grow.strip() or None,
-            rate=scenario.rate.strip() or None,
-            max_new=scenario.max_new.strip(),
-        )
+    try:
+        with redirect_stdout(remarks), redirect_stderr(remarks):
+            question = _question(scenario)
+    except NotCalibrated as error:
+        known = " ".join(remarks.getvalue().split())
+        raise NotCalibrated("; ".join(filter(None, (error.what, known))), error.todo) from None
     return question, remarks.getvalue().strip()
+
+
+def _question(scenario: Scenario) -> Question:
+    return Question.ask(
+        model=scenario.model.strip(),
+        machine=scenario.machine.strip(),
+        memory=scenario.memory.strip() or None,
+        trace=scenario.trace_path,
+        lenient=False,
+        context=scenario.context.strip() or None,
+        order=scenario.order.strip(),
+        budget=scenario.budget.strip() or None,
+        grow=scenario.grow.strip() or None,
+        rate=scenario.rate.strip() or None,
+        max_new=scenario.max_new.strip(),
+    )
 
 
 @lru_cache(maxsize=4)

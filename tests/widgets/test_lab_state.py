@@ -53,6 +53,13 @@ def test_a_bad_field_is_two_lines_of_text(field: str, text: str, says: str) -> N
     assert second
 
 
+def test_a_machine_nobody_measured_still_tells_its_memory_and_prints_nothing(capsys) -> None:
+    state = LabState(Scenario(machine="m4-16gb"))
+    assert "memory for sessions: 12.00 GiB on m4-16gb" in state.error.split("\n")[0]
+    assert "qwisp calibrate" in state.error.split("\n")[1]
+    assert capsys.readouterr() == ("", "")
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["memory", "layout", "order", "budget", "grow", "context", "rate", "max_new"]),
