@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import mlx.core as mx
-
 from qwisp.engine.arena import Arena, ArenaPlan
 from qwisp.engine.clients import Clients
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.identity import Identity, Safeguards, decode_width
 from qwisp.engine.loading import LoadedModel
 from qwisp.engine.ops import Ops
+from qwisp.engine.own_kernels import gpu_backend
 from qwisp.engine.step import Context, Tap, no_tap
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.layout import Layout
@@ -47,6 +46,7 @@ def open_engine(
     keeps_logits: bool = False,
     poisons: bool = False,
     is_compiled: bool = False,
+    has_kernels: bool = False,
 ) -> Engine:
     """Allocate the arena of a layout and return scheduler and executor over it.
 
@@ -59,9 +59,10 @@ def open_engine(
         width=max(width or 8, decode_width(layout.lanes)),
         chunk_tokens=chunk,
         dtype=model.dtype,  # type: ignore[arg-type]
-        backend="cpu" if mx.default_device() == mx.Device(mx.cpu) else "gpu",
+        backend=gpu_backend() or "cpu",
         safeguards=safeguards or Safeguards(),
         is_compiled=is_compiled,
+        has_kernels=has_kernels,
     )
     arena = Arena(model.decoder.spec, arena_plan(space, layout, chunk), model.dtype)
     context = Context(ops or Ops(), identity.safeguards, tap, poisons)

@@ -13,6 +13,7 @@ from qwisp.engine.clients import Clients, Request
 from qwisp.engine.decoder import Decoder
 from qwisp.engine.identity import Identity
 from qwisp.engine.ops import Ops
+from qwisp.engine.own_kernels import OwnKernels
 from qwisp.engine.sampling import choose
 from qwisp.engine.step import Context, Lane, Step, Window
 from qwisp.engine.trail import raw_words
@@ -82,6 +83,8 @@ class MlxExecutor:
         self.context = context or Context(Ops(), identity.safeguards)
         if identity.is_compiled and self.context.compiled is None:
             self.context.compiled = {}
+        if identity.has_kernels and self.context.kernels is None:
+            self.context.kernels = OwnKernels()
         self.blobs = Blobs(arena)
         self._ahead = ahead
         self._keeps_logits = keeps_logits

@@ -42,7 +42,11 @@ class GatedDeltaBlock:
             qkv, z, decay, beta = self._project(c, x)
             inputs = mx.concatenate([tail, qkv[:, None]], axis=1)
             q, k, v = self._heads(self._convolve(inputs)[:, 0])
-            y, state = delta_step(q, k, v, decay, beta, state)
+            inner = (q, k, v, decay, beta, state)
+            if c.kernels is None:
+                y, state = delta_step(*inner)
+            else:
+                y, state = c.kernels.gated_delta_step(inner, step.num_live)
             return self._output(c, y.astype(x.dtype), z), state, inputs[:, 1:]
 
         out, state, tail = c.pure(self.name, step, advance, x, *cache.read(step.slots))

@@ -56,6 +56,7 @@ class Identity:
     backend: str = "cpu"
     safeguards: Safeguards = Safeguards()
     is_compiled: bool = False
+    has_kernels: bool = False
 
     def __post_init__(self) -> None:
         if self.width < 8:
@@ -77,7 +78,7 @@ class Identity:
     def label(self) -> str:
         """One line for receipts and reports."""
         mode = "strict" if self.is_strict else "non-strict"
-        how = " compiled" if self.is_compiled else ""
+        how = " compiled" * self.is_compiled + " own kernels" * self.has_kernels
         return f"{self.backend} {self.dtype} W={self.width} C={self.chunk_tokens} {mode}{how}"
 
 

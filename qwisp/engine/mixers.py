@@ -62,7 +62,9 @@ class Attention:
             n, at = step.num_live, [(lane.place, lane.position) for lane in step.lanes]
             rows = [cache.rows_of(place, range(t, t + 1))[0] for place, t in at]
             cache.write(rows, k[:n].swapaxes(0, 1), v[:n].swapaxes(0, 1))
-        if c.guards.blocked_attention:
+        if c.kernels is not None and c.guards.blocked_attention:
+            out = c.kernels.sdpa_rows(q, cache, step, self.window)
+        elif c.guards.blocked_attention:
             outs = [self._lane(c, q[i], cache, lane) for i, lane in enumerate(step.lanes)]
             out = step.fill(outs)
         else:

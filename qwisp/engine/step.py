@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -22,13 +22,25 @@ def no_tap(name: str, value: mx.array) -> None:
     del name, value
 
 
+class LaneKernels(Protocol):
+    """Own kernels for a decode step; see `own_kernels`."""
+
+    def sdpa_rows(self, q: mx.array, cache: Any, step: Step, window: int | None) -> mx.array:
+        """Return `[W, H, D]` in fp32 for scaled queries of all rows."""
+
+    def gated_delta_step(
+        self, inputs: Sequence[mx.array], num_live: int
+    ) -> tuple[mx.array, mx.array]:
+        """Return outputs and new states of all rows."""
+
+
 @dataclass(slots=True)
 class Context:
     """What every part of the decoder is given: kernels, rules, and who looks on.
 
     `poisons` fills idle and absent rows with NaN, which must change nothing. `owners` says whose
     the rows of the pass are, for those who look on: (row, request id, position). `compiled` holds
-    traced parts of a decode step; None runs them as they are.
+    traced parts of a decode step; None runs them as they are. `kernels` are own ones, on a GPU.
     """
 
     ops: Ops
@@ -37,6 +49,7 @@ class Context:
     poisons: bool = False
     owners: tuple[tuple[int, int, int], ...] = ()
     compiled: dict[tuple[str, int, int], Pure] | None = None
+    kernels: LaneKernels | None = None
 
     def pure(self, name: str, rows: Step | Window, function: Pure, *args: mx.array):
         """Return `function(*args)`, traced once per name and number of live rows if `compiled`.

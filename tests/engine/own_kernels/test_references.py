@@ -16,7 +16,7 @@ from qwisp.engine.ops import Ops
 
 pytestmark = pytest.mark.mlx
 
-KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+KERNELS = Path(__file__).resolve().parents[3] / "kernels"
 f32 = np.float32
 
 
