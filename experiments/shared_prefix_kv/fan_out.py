@@ -1,0 +1,213 @@
+"""Several lanes that begin with the same prompt, on the engine. Run in a process of its own.
+
+`python fan_out.py '{"lanes": 3, "shared_tokens": 1024, "keeps_prefixes": false}'` prints one JSON
+object: a fresh process, so that the highest footprint is that of this run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from qwisp.engine.buffers import Recurrent, Rows
+from qwisp.engine.build import Engine, open_engine
+from qwisp.engine.clients import Request, Script
+from qwisp.engine.decoder_spec import DecoderSpec
+from qwisp.engine.hostile import HostileOps
+from qwisp.engine.loading import LoadedModel, made_model
+from qwisp.engine.ops import Ops
+from qwisp.engine.random_weights import random_weights
+from qwisp.engine.tiny import tiny_config
+from qwisp.engine.trail import raw_words
+from qwisp.memory.instruments import Footprint
+from qwisp.scheduling.contract import Admit, Ask, Executor, Fact, Grant, Outcome, Place, Round
+from qwisp.scheduling.drive import drive
+from qwisp.scheduling.layout import Layout
+from qwisp.scheduling.settings import Settings
+from qwisp.trace.prefix_key import prefix_keys
+
+CHUNK_TOKENS = 256
+NEW_TOKENS = 16
+OWN_TOKENS = 40
+STEP_TOKENS = 64
+BUDGET_TOKENS = 256  # one window a round: who arrives in the next one finds the prefill under way
+# One gated delta block and six of full attention; a head's row has the 512 bytes of Qwen 3.6.
+CONFIG: dict[str, Any] = {
+    **tiny_config("hybrid")["text_config"],
+    "num_hidden_layers": 7,
+    "full_attention_interval": None,
+    "layer_types": ["linear_attention", *["full_attention"] * 6],
+    "head_dim": 256,
+    "max_position_embeddings": 16_384,
+}
+
+
+def toy_model(dtype: str = "bfloat16") -> LoadedModel:
+    """Return the toy hybrid with random weights of seed 0."""
+    spec = DecoderSpec.from_config(CONFIG)
+    return made_model(
+        "toy", {**CONFIG, "dtype": dtype}, spec, random_weights(spec, 0, dtype), dtype
+    )
+
+
+@dataclass(slots=True)
+class Watch:
+    """An executor that notes places, prefilled tokens and the highest headline of one a round."""
+
+    inner: Executor
+    peak_bytes: int = 0
+    instrument: str = ""
+    prefilled_tokens: int = 0
+    places: dict[int, Place] = field(default_factory=dict)
+
+    def facts(self, round_index: int) -> list[Fact]:
+        return self.inner.facts(round_index)
+
+    def wait(self) -> bool:
+        return self.inner.wait()
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def run(self, round: Round) -> Outcome:
+        outcome = self.inner.run(round)
+        assert not outcome.failed, outcome.failed
+        for op in round.ops:
+            if isinstance(op, Admit):
+                self.places[op.id] = op.place
+            if isinstance(op, Grant):
+                self.prefilled_tokens += op.num_tokens * outcome.rounds
+        reading = Footprint.sample(os.getpid()).headline
+        self.peak_bytes = max(self.peak_bytes, reading.num_bytes)
+        self.instrument = reading.instrument
+        return outcome
+
+
+def serve(
+    model: LoadedModel,
+    prompts: list[tuple[int, ...]],
+    *,
+    prefix_bytes: int = 0,
+    ops: Ops | None = None,
+    new_tokens: int = NEW_TOKENS,
+) -> tuple[Engine, Watch, Script]:
+    """Drive the scheduler over the engine, a session per prompt; all but one come a round later."""
+    rows = max(map(len, prompts)) + new_tokens
+    rows = -(-rows // CHUNK_TOKENS) * CHUNK_TOKENS
+    layout = Layout(
+        text=f"{rows}x{len(prompts)}",
+        kind="whole_window",
+        contexts=(rows,) * len(prompts),
+        lanes=len(prompts),
+        cut="first_free",
+        context_tokens=rows,
+    )
+    settings = Settings(
+        chunk_tokens=CHUNK_TOKENS,
+        budget_tokens=BUDGET_TOKENS,
+        prefix_bytes=prefix_bytes,
+        prefix_step_tokens=STEP_TOKENS,
+        boundary_tokens=STEP_TOKENS,
+        min_shared_tokens=STEP_TOKENS,
+    )
+    asks = [
+        Ask(i, len(p), new_tokens, prefix_keys(p, STEP_TOKENS) if prefix_bytes else ())
+        for i, p in enumerate(prompts)
+    ]
+    requests = {i: Request(prompt=prompt) for i, prompt in enumerate(prompts)}
+    script = Script(requests, [Fact(min(ask.id, 1), ask=ask) for ask in asks])
+    engine = open_engine(model, layout, script, settings, ops=ops)
+    watch = Watch(engine.executor)
+    drive(engine.scheduler, watch)
+    return engine, watch, script
+
+
+def fan_out(lanes: int, shared_tokens: int, *, keeps_prefixes: bool = False) -> dict[str, Any]:
+    """Return what B lanes with the same beginning hold, and what of it is the same bits again."""
+    rng = np.random.default_rng(lanes)
+    beginning = tuple(rng.integers(0, 256, shared_tokens).tolist())
+    prompts = [beginning + tuple(rng.integers(0, 256, OWN_TOKENS).tolist()) for _ in range(lanes)]
+    model = toy_model()
+    engine, watch, script = serve(model, prompts, prefix_bytes=2**30 if keeps_prefixes else 0)
+    arena = engine.executor.arena
+    rows = arena.plan.num_rows // lanes
+    return {
+        "arena_bytes": sum(arena.bytes_by_class().values()),
+        "predicted_arena_bytes": lanes * engine.size.bytes(rows),
+        "duplicated_bytes": duplicated_bytes(engine, watch.places, shared_tokens),
+        "predicted_duplicated_bytes": (lanes - 1) * shared_tokens * engine.size.row_bytes,
+        "blob_bytes": engine.executor.blobs.num_bytes,
+        "prefilled_tokens": watch.prefilled_tokens,
+        "peak_bytes": watch.peak_bytes,
+        "peak_instrument": watch.instrument,
+        "mlx_peak_bytes": mx.get_peak_memory(),
+        "replies": [script.replies[i].tokens for i in range(lanes)],
+    }
+
+
+def duplicated_bytes(engine: Engine, places: dict[int, Place], shared_tokens: int) -> int:
+    """Return the bytes of rows in lanes after the first that have the first lane's bits."""
+    total = 0
+    for buffer in engine.executor.arena.buffers:
+        if not isinstance(buffer, Rows):
+            continue
+        for array in buffer.arrays:
+            words = raw_words(array)
+            own = [words[:, p.start_row : p.start_row + shared_tokens] for p in places.values()]
+            for other in own[1:]:
+                is_equal = (other == own[0]).all(axis=-1)
+                total += int(is_equal.sum()) * other.shape[-1] * other.itemsize
+    return total
+
+
+def warm_lane(prompt_tokens: int, new_tokens: int, *, hostile: bool) -> dict[str, int]:
+    """Return how many rows of a reply have other bits when decode wrote them than by prefill."""
+    model = toy_model()
+    rng = np.random.default_rng(7)
+    prompt = tuple(rng.integers(0, 256, prompt_tokens).tolist())
+    ops = HostileOps() if hostile else None
+    live, watch, script = serve(model, [prompt], ops=ops, new_tokens=new_tokens)
+    ops = HostileOps() if hostile else None
+    grown = prompt + tuple(script.replies[0].tokens)
+    again, other, _ = serve(model, [grown], ops=ops, new_tokens=1)
+    # The last prompt token is decoded, and the last token of a reply is never read again.
+    written = slice(prompt_tokens - 1, prompt_tokens - 1 + new_tokens)
+    rows, changed = _compare(live, again, watch.places[0], other.places[0], written)
+    return {"rows": rows, "rows_changed": changed}
+
+
+def _compare(
+    live: Engine, again: Engine, place: Place, other: Place, written: slice
+) -> tuple[int, int]:
+    rows = changed = 0
+    for a, b in zip(live.executor.arena.buffers, again.executor.arena.buffers, strict=True):
+        if isinstance(a, Recurrent):
+            continue
+        for x, y in zip(a.arrays, b.arrays, strict=True):
+            mine = raw_words(x)[:, place.start_row :][:, written]
+            theirs = raw_words(y)[:, other.start_row :][:, written]
+            rows += mine.shape[0] * mine.shape[1]
+            changed += int((mine != theirs).any(axis=-1).sum())
+    return rows, changed
+
+
+def in_a_process(**arguments: Any) -> dict[str, Any]:
+    """Return what `fan_out` or `warm_lane` returns there."""
+    command = [sys.executable, str(Path(__file__).resolve()), json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"fan-out ended with {done.returncode}: {done.stderr[-500:]}")
+    return json.loads(done.stdout)
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    print(json.dumps((warm_lane if "hostile" in given else fan_out)(**given)))
