@@ -1,0 +1,158 @@
+"""Prompts in, tokens out as they come: the scheduler over one arena that is cut for the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import mlx.core as mx
+import numpy as np
+
+from qwisp.engine.build import Engine, open_engine
+from qwisp.engine.clients import Reply, Request, Script
+from qwisp.engine.loading import SMOLLM2, LoadedModel
+from qwisp.engine.tokenizer import Tokenizer, load_tokenizer
+from qwisp.errors import BadInput
+from qwisp.memory.session_bytes import SessionBytes
+from qwisp.scheduling.contract import Executor, Grant, Outcome, Round
+from qwisp.scheduling.drive import drive
+from qwisp.scheduling.layout import Layout
+from qwisp.scheduling.settings import Settings
+from qwisp.spec.machine import load_machine
+from qwisp.units import format_bytes
+
+OnToken = Callable[[int, int], None]
+OnPrefill = Callable[[int, int, int], None]
+
+
+def _no_token(request_id: int, token: int) -> None:
+    del request_id, token
+
+
+def _no_prefill(request_id: int, done: int, total: int) -> None:
+    del request_id, done, total
+
+
+class Listening(Script):
+    """Scripted clients that are told every token; a round with prefill is never repeated, so that
+    its progress can be shown."""
+
+    on_token: OnToken = staticmethod(_no_token)
+
+    def token(self, request_id: int, token: int, logits: np.ndarray | None) -> None:
+        """Keep a token and tell it."""
+        super().token(request_id, token, logits)
+        self.on_token(request_id, token)
+
+    def rounds_free(self, round: Round) -> int:
+        """Return 1 while somebody prefills."""
+        if any(isinstance(op, Grant) for op in round.ops):
+            return 1
+        return super().rounds_free(round)
+
+
+class _Prefilling:
+    """An executor that tells how far each prompt has come."""
+
+    def __init__(self, inner: Executor, totals: Mapping[int, int], on_prefill: OnPrefill) -> None:
+        self.inner, self.totals, self.on_prefill = inner, totals, on_prefill
+        self.facts, self.wait, self.close = inner.facts, inner.wait, inner.close
+
+    def run(self, round: Round) -> Outcome:
+        """Carry out the round, then tell."""
+        outcome = self.inner.run(round)
+        for op in round.ops:
+            if isinstance(op, Grant):
+                self.on_prefill(op.id, op.start + op.num_tokens, self.totals[op.id] - 1)
+        return outcome
+
+
+def generate(
+    model: LoadedModel,
+    requests: Sequence[Request],
+    *,
+    max_new: int,
+    lanes: int = 1,
+    budget_tokens: int = 1024,
+    chunk_tokens: int = 256,
+    on_token: OnToken = _no_token,
+    on_prefill: OnPrefill = _no_prefill,
+) -> tuple[list[Reply], Engine]:
+    """Return the replies in order, and the engine that made them.
+
+    At most `lanes` run at once. `on_token(i, token)` hears every token as it comes,
+    `on_prefill(i, done, total)` how far a prompt is. Raises `BadInput` for what does not fit.
+    """
+    _check(model, requests, max_new, lanes)
+    longest = max(len(request.prompt) for request in requests)
+    context = longest + max_new + 1
+    count = min(lanes, len(requests))
+    layout = Layout(
+        text=f"whole_window:{count}",
+        kind="whole_window",
+        contexts=(context,) * count,
+        lanes=count,
+        cut="first_free",
+        context_tokens=context,
+    )
+    named = dict(enumerate(requests))
+    script = Listening.of(named, max_new=dict.fromkeys(named, max_new))
+    script.on_token = on_token
+    settings = Settings(
+        budget_tokens=budget_tokens,
+        chunk_tokens=chunk_tokens,
+        grow_tokens=max_new,
+        gen_cap_tokens=max_new,
+    )
+    _check_memory(model, context, count, chunk_tokens)
+    engine = open_engine(model, layout, script, settings, ahead=1)
+    totals = {i: len(request.prompt) for i, request in named.items()}
+    drive(engine.scheduler, _Prefilling(engine.executor, totals, on_prefill))
+    return [script.replies[i] for i in named], engine
+
+
+def default_chunk() -> int:
+    """Return rows of a prefill window: 256, or 64 on a CPU, where an empty row costs a full one."""
+    return 64 if mx.default_device() == mx.Device(mx.cpu) else 256
+
+
+def tokenizer_of(model: LoadedModel) -> Tokenizer:
+    """Return a model's tokenizer. Raises `BadInput` for one that has none."""
+    if model.name == SMOLLM2:
+        from qwisp.engine.smollm2 import smollm2_tokenizer
+
+        return smollm2_tokenizer()
+    if model.folder is None:
+        raise BadInput(f"{model.name} has no tokenizer", "give token ids with --tokens 1,2,3")
+    return load_tokenizer(model.folder, model.config)
+
+
+def _check_memory(model: LoadedModel, context: int, count: int, chunk_tokens: int) -> None:
+    """Refuse sessions that this machine cannot hold, before the first of them is allocated."""
+    need = count * SessionBytes(model.spec, None, chunk_tokens).bytes(context)
+    limit = load_machine("this").limit_bytes
+    if need > limit:
+        raise BadInput(
+            f"{count} sessions of {context:,} tokens need {format_bytes(need)}, this machine "
+            f"gives {format_bytes(limit)}",
+            "lower --max-new or --lanes, or shorten the prompt",
+        )
+
+
+def _check(model: LoadedModel, requests: Sequence[Request], max_new: int, lanes: int) -> None:
+    if not requests:
+        raise BadInput("no prompt", "give at least one with --prompt")
+    if max_new < 1 or lanes < 1:
+        raise BadInput(f"max-new is {max_new}, lanes {lanes}", "give 1 or more of each")
+    vocab, limit = model.decoder.spec.vocab, model.spec.context_max_tokens
+    for i, request in enumerate(requests):
+        if not request.prompt:
+            raise BadInput(f"prompt {i} has no tokens", "give a prompt with some text in it")
+        worst = max(request.prompt)
+        if worst >= vocab or min(request.prompt) < 0:
+            raise BadInput(f"prompt {i} holds token {worst}", f"use tokens from 0 to {vocab - 1:,}")
+        if limit is not None and len(request.prompt) + max_new > limit:
+            raise BadInput(
+                f"prompt {i} has {len(request.prompt):,} tokens and {max_new:,} are to follow; "
+                f"{model.name} reads {limit:,}",
+                f"shorten it, or set --max-new to {max(1, limit - len(request.prompt)):,} or less",
+            )

@@ -1,0 +1,79 @@
+"""`qwisp generate`: what it prints where, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from qwisp.cli import main
+
+PROMPT = "w5 w9 w77 w3 w8 w100 w9"
+
+
+def run(capsys, *words):
+    code = main(["generate", *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_text_streams_to_stdout_and_nothing_else(capsys):
+    code, out, err = run(capsys, "--model", "recall_kv", "--prompt", PROMPT, "--max-new", "4")
+    assert code == 0
+    assert out == "w77 w3 w8 w100\n"
+    assert "7 prompt and 4 new tokens" in err
+    assert "strict" in err
+
+
+def test_several_prompts_print_in_order(capsys):
+    prompts = ("--prompt", PROMPT, "--prompt", "w1 w2 w3 w1")
+    code, out, _ = run(capsys, "--model", "recall_kv", *prompts, "--max-new", "2")
+    assert code == 0
+    assert out == "[0] w77 w3\n[1] w2 w3\n"
+
+
+def test_json_is_one_document_without_times(capsys):
+    words = ("--model", "recall_kv", "--prompt", PROMPT, "--max-new", "2", "--json")
+    code, out, _ = run(capsys, *words)
+    document = json.loads(out)
+    assert code == 0
+    assert document["replies"][0]["text"] == "w77 w3"
+    assert document["replies"][0]["reason"] == "length"
+    assert "W=8" in document["identity"]
+    assert run(capsys, *words)[1] == out
+
+
+def test_token_ids_stand_in_for_a_tokenizer(capsys):
+    code, out, _ = run(capsys, "--model", "tiny:llama", "--tokens", "1,2,3", "--max-new", "3")
+    assert code == 0
+    assert len(out.split()) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            (
+                "--model",
+                "tiny",
+            ),
+            "neither --prompt nor --tokens",
+        ),
+        (("--model", "tiny", "--prompt", "x"), "no tokenizer"),
+        (("--model", "tiny", "--tokens", "1,x"), "--tokens"),
+        (("--model", "tiny", "--tokens", "1,999"), "token 999"),
+        (("--model", "tiny", "--tokens", "1", "--temperature", "-1"), "temperature"),
+        (("--model", "tiny", "--tokens", "1", "--max-new", "0"), "max-new is 0"),
+        (("--model", "tiny", "--tokens", "1", "--chunk", "48"), "48"),
+        (("--model", "no/such", "--prompt", "x"), "not in the local cache"),
+        (("--model", "recall_kv", "--prompt", ""), "no tokens"),
+        (("--model", "recall_kv", "--prompt", "w1", "--raw", "--system", "x"), "--system"),
+    ],
+)
+def test_what_it_cannot_do_it_says_in_two_lines(words, said, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    code, out, err = run(capsys, *words)
+    assert code == 2
+    assert out == ""
+    assert said in err
+    assert len(err.strip().splitlines()) == 2
