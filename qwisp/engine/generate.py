@@ -129,7 +129,7 @@ def tokenizer_of(model: LoadedModel) -> Tokenizer:
 def _check_memory(model: LoadedModel, context: int, count: int, chunk_tokens: int) -> None:
     """Refuse sessions that this machine cannot hold, before the first of them is allocated."""
     need = count * SessionBytes(model.spec, None, chunk_tokens).bytes(context)
-    limit = load_machine("this").limit_bytes
+    limit = load_machine("this").usable_bytes
     if need > limit:
         raise BadInput(
             f"{count} sessions of {context:,} tokens need {format_bytes(need)}, this machine "
