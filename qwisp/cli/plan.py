@@ -106,6 +106,12 @@ def remarks(plan: Plan) -> list[str]:
     """Return what a reader must know about how far the figures carry."""
     lines = []
     if plan.best is not None:
+        if plan.best.sustained is not None and plan.best.easier.ttft_s.p95 is not None:
+            lines.append(
+                "stable means that queues do not keep growing, not that they are short: "
+                f"at 0.8 of this rate 95 % of first tokens come within "
+                f"{plan.best.easier.ttft_s.p95:,.1f} s"
+            )
         share = plan.best.run.summary.extrapolated
         if share > 0:
             widest = plan.cost.step_ps_by_width[-1][0]
@@ -124,7 +130,7 @@ def next_step(plan: Plan, given: Mapping[str, Any]) -> str:
     """Return what to do with the plan; `given` are the options it was asked with, by name."""
     if plan.best is None and plan.verdict == "infeasible":
         least = min(candidate.num_bytes for candidate in plan.candidates)
-        return f"give --memory {-(-least // MIB)}MiB or more, or shorter sessions with --layout"
+        return f"{more_memory(least)}, or shorter sessions with --layout"
     if plan.best is None:
         return "keep the layout you have, or plan with less --memory or a higher --rate"
     words = ["qwisp", "replay"]
@@ -136,6 +142,11 @@ def next_step(plan: Plan, given: Mapping[str, Any]) -> str:
         words.append("--lenient")
     words += ["--layout", plan.best.proposal.text, "--rate", f"{float(plan.rate):g}x"]
     return shlex.join(words)
+
+
+def more_memory(num_bytes: int) -> str:
+    """Return the option that makes room for `num_bytes` of sessions."""
+    return f"give --memory {-(-num_bytes // MIB)}MiB or more"
 
 
 _DEFAULTS = {"order": "fcfs", "budget": None, "grow": None, "max_new": "unset"}

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from qwisp.cli import output
-from qwisp.cli.plan import COLUMNS, row
+from qwisp.cli.plan import COLUMNS, more_memory, row
 from qwisp.cli.replay_options import Question, replay_options
 from qwisp.errors import BadInput, CheckFailed
 from qwisp.memory.session_bytes import SessionBytes
@@ -23,6 +23,7 @@ from qwisp.scheduling.layout import Layout, parse_layout
 from qwisp.sim.goodput import Slo, goodput
 from qwisp.sim.replay import replay
 from qwisp.sim.run import Run
+from qwisp.sim.summary import Summary
 
 _SHOWN = tuple(c for c in COLUMNS if c.key not in ("easier_ttft_p95_s", "sustained_rate"))
 
@@ -59,12 +60,14 @@ def command(
     size = SessionBytes(q.model, chunk_tokens=q.settings.chunk_tokens)
     cut = _layout(q, layout, size)
     read_s, began = time.process_time() - began, time.process_time()
+    if cut.num_bytes(size) > q.memory_bytes:
+        return _say_infeasible(q, cut, size, output_format)
     rate = q.rate or Fraction(1)
     if find_rate:
         rate = _sustained_rate(q, cut, size)
     run = _run(q, cut, size, rate)
     replay_s, began = time.process_time() - began, time.process_time()
-    document = replay_document(q, cut, run)
+    document = replay_document(q, cut, size, run)
     if slo is not None:
         document["goodput"] = asdict(goodput(run, slo))
     tables_s = time.process_time() - began
@@ -84,6 +87,8 @@ def command(
             f"({kept['share']:.1%}), {kept['requests_per_s']:.3g}/s",
             output_format,
         )
+    for line in _stalls(run.summary):
+        output.note(line, output_format)
     for text, count in run.summary.waits_by_binding.items():
         output.note(f"waited for {text}: {count:,}", output_format)
     if check_stepwise:
@@ -102,26 +107,52 @@ _RSS_UNITS_PER_MIB = 1024 if sys.platform == "linux" else 1024**2
 _NOTHING = {"ttft_s": {"p95": None}}
 
 
-def replay_document(q: Question, layout: Layout, run: Run) -> dict[str, Any]:
-    """Return the document of `qwisp replay --json`: one candidate with its settings."""
-    num_bytes = layout.num_bytes(run.size)
+def replay_document(
+    q: Question, layout: Layout, size: SessionBytes, run: Run | None
+) -> dict[str, Any]:
+    """Return the document of `qwisp replay --json`: one candidate with its settings.
+
+    Without a run, because the layout does not fit, everything that needs one is null.
+    """
     return {
         "schema": "qwisp-replay-1",
         "model": q.model.name,
         "machine": q.machine.name,
         "trace": q.trace.name,
         "memory_bytes": q.memory_bytes,
-        "rate": float(run.rate),
-        "max_new": run.max_new,
-        "settings": asdict(run.settings),
+        "rate": float(run.rate) if run else None,
+        "max_new": q.max_new,
+        "settings": asdict(q.settings),
         "layout": layout.text,
         "context_tokens": q.own_context_tokens,
         "sessions": len(layout.contexts),
         "largest_session_tokens": layout.context_tokens,
-        "feasible": True,
-        "bytes": num_bytes,
-        **summary_document(run.summary),
+        "feasible": run is not None,
+        "bytes": layout.num_bytes(size),
+        **summary_document(run.summary if run else None),
     }
+
+
+def _say_infeasible(q: Question, layout: Layout, size: SessionBytes, output_format: str) -> None:
+    document = replay_document(q, layout, size, None)
+    needed, limit = document["bytes"], q.memory_bytes
+    document["why"] = f"{layout.text} takes {needed:,} bytes, above the {limit:,} for sessions"
+    output.emit([row(document)], _SHOWN, output_format, document=document)
+    output.note("verdict: infeasible", output_format)
+    output.note(f"why: {document['why']}", output_format)
+    output.note(f"next: {more_memory(needed)}, or fewer and smaller sessions", output_format)
+
+
+def _stalls(summary: Summary) -> list[str]:
+    """Return what running streams felt of others' prefills: the stall law beside percentiles."""
+    worst, rounds, stalled = summary.worst_stall_s, summary.stall_rounds, summary.stalled_s
+    if not rounds.max or worst.max is None:
+        return []
+    return [
+        f"stalls: the longest {worst.max:,.1f} s, pauses included; while a request decoded, "
+        f"others' prompts took k = {rounds.p50:,.0f} rounds and S = {stalled.p50:,.1f} s of it at "
+        f"the median, {rounds.max:,.0f} rounds and {stalled.max:,.1f} s at most"
+    ]
 
 
 def _slo(ttft_s: float | None, tpot_s: float | None) -> Slo | None:
@@ -133,20 +164,13 @@ def _slo(ttft_s: float | None, tpot_s: float | None) -> Slo | None:
 
 
 def _layout(q: Question, text: str, size: SessionBytes) -> Layout:
-    layout = parse_layout(
+    return parse_layout(
         text,
         size=size,
         memory_bytes=q.memory_bytes,
         model_context_tokens=q.model.context_max_tokens,
         own_context_tokens=q.own_context_tokens,
     )
-    needed = layout.num_bytes(size)
-    if needed > q.memory_bytes:
-        raise BadInput(
-            f"layout {text} takes {needed:,} bytes, above the {q.memory_bytes:,} for sessions",
-            "give more --memory, or fewer and smaller sessions",
-        )
-    return layout
 
 
 def _run(

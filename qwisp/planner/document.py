@@ -30,7 +30,15 @@ _RATES = (
     "most_passed",
     "load_ratio",
 )
-_SPREADS = ("queue_s", "ttft_s", "tpot_s", "e2e_s", "worst_stall_s")
+_SPREADS = (
+    "queue_s",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "worst_stall_s",
+    "stalled_s",
+    "stall_rounds",
+)
 
 
 def plan_document(plan: Plan, machine: str) -> dict[str, Any]:

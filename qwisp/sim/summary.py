@@ -19,7 +19,7 @@ PERCENTILES = (50, 90, 95, 99)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A distribution in seconds with its count; None where nothing was measured."""
+    """A distribution with its count, in its name's unit; None where nothing was measured."""
 
     n: int
     mean: float | None
@@ -39,7 +39,9 @@ class Summary:
     reply tokens that came at widths beyond the measured decode table. `cached` is the share of
     prompt tokens restored from stored prefixes. `wasted` is the share of the
     held row-seconds that no token used; `passed` counts later requests that went first, and
-    `most_passed` is what the unluckiest request suffered.
+    `most_passed` is what the unluckiest request suffered. The stall law beside the percentiles: of
+    each answered request `stall_rounds` is k, the rounds that also prefilled for others while it
+    decoded, `stalled_s` is S, their sum, and `worst_stall_s` is at least S / k.
     """
 
     requests: int
@@ -56,6 +58,8 @@ class Summary:
     tpot_s: Spread
     e2e_s: Spread
     worst_stall_s: Spread
+    stalled_s: Spread
+    stall_rounds: Spread
     makespan_s: float
     output_tokens_per_s: float
     mean_decoding: float
@@ -113,6 +117,8 @@ def summarize(run: Run) -> Summary:
         tpot_s=spread(frame["tpot_s"]),
         e2e_s=spread(frame["e2e_s"]),
         worst_stall_s=spread(frame["worst_stall_s"]),
+        stalled_s=spread(frame["stalled_s"]),
+        stall_rounds=spread(frame.filter(pl.col("ttft_s").is_not_null())["stall_rounds"]),
         makespan_s=makespan_s,
         output_tokens_per_s=int(frame["produced_tokens"].sum()) / makespan_s if makespan_s else 0.0,
         mean_decoding=decoding / makespan_s if makespan_s else 0.0,

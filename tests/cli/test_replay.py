@@ -1,0 +1,81 @@
+"""`qwisp replay`: one candidate with its settings, the same bytes every time, proofs on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qwisp.cli import main
+
+TRACE = str(Path(__file__).resolve().parents[2] / "data" / "traces" / "agents.jsonl")
+LAYOUT = "65536,32768x3,16384x11"
+WORDS = [
+    "replay",
+    "--model=qwen3.6-35b-a3b",
+    "--machine=m1-max-64gb",
+    f"--trace={TRACE}",
+    f"--layout={LAYOUT}",
+]
+
+
+def test_a_layout_that_does_not_fit_is_an_infeasible_row_with_its_bytes(capsys) -> None:
+    assert main([*WORDS, "--memory=2GiB", "--json"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["feasible"] is False
+    assert document["bytes"] > document["memory_bytes"] == 2 * 2**30
+    assert document["finished"] is document["verdict"] is None
+    assert f"{document['bytes']:,}" in document["why"]
+    assert "verdict: infeasible" in err
+    assert "next: give --memory" in err
+
+
+def test_the_document_is_one_candidate_with_its_settings_and_no_time_of_qwisp(capsys) -> None:
+    assert main([*WORDS, "--memory=12GiB", "--order=first_fit", "--json"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["settings"]["order"] == "first_fit"
+    assert document["requests"] == 373
+    assert sum(document[k] for k in ("finished", "refused", "failed", "cancelled")) == 373
+    assert document["stall_rounds"]["max"] >= document["stall_rounds"]["p50"] > 0
+    assert "CPU" in err
+    assert "CPU" not in out
+
+
+def test_two_processes_with_other_hash_seeds_print_the_same_bytes() -> None:
+    printed = set()
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-m", "qwisp", *WORDS, "--memory=12GiB", "--json"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            timeout=120,
+        )
+        printed.add(done.stdout)
+    assert len(printed) == 1
+    assert len(printed.pop()) > 1000
+
+
+def test_closed_form_and_single_steps_are_compared_and_the_trace_events_written(
+    tmp_path, capsys
+) -> None:
+    path = tmp_path / "events.json"
+    assert main([*WORDS, "--memory=12GiB", "--check-stepwise", f"--chrome-trace={path}"]) == 0
+    assert "closed form equals single steps" in capsys.readouterr().out
+    events = json.loads(path.read_text())["traceEvents"]
+    assert sum(event["ph"] == "M" for event in events) == 16  # a row a session
+    assert {event["name"].split()[0] for event in events if event["ph"] == "X"} >= {"0", "372"}
+
+
+@pytest.mark.parametrize("words", [["--sustain", "--rate=1x"], ["--slo-ttft=3"]])
+def test_options_that_need_or_exclude_another_say_so(words: list[str], capsys) -> None:
+    assert main([*WORDS, "--memory=12GiB", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 2
