@@ -125,7 +125,8 @@ class Prefixes:
         return None if entry is None else Restore(stream.id, entry.key, entry.num_tokens)
 
     def _add(self, stream: Stream, position: int, tier: Tier) -> None:
-        if max(stream.position, self._settings.min_shared_tokens - 1) < position:
+        keyed_tokens = len(stream.ask.prefix) * self._settings.prefix_step_tokens
+        if max(stream.position, self._settings.min_shared_tokens - 1) < position <= keyed_tokens:
             self._captures.setdefault(stream.id, {})[position] = tier
 
     # ---- prefill -----------------------------------------------------------------------------
@@ -147,7 +148,10 @@ class Prefixes:
         drops: list[Drop] = []
         captures: list[Capture] = []
         due = self._captures.get(stream.id, {})
-        end = stream.prompt_tokens - 1 if reached >= stream.prefill_end else reached
+        last = stream.prompt_tokens - 1
+        if reached == last < stream.prefill_end:
+            return drops, captures  # however the rounds fall, it is taken at the end
+        end = last if reached >= stream.prefill_end else reached
         for position in sorted(at for at in due if at in (reached, end)):
             key = stream.ask.prefix[-(-position // self._settings.prefix_step_tokens) - 1]
             tier = due.pop(position)
@@ -172,12 +176,12 @@ class Prefixes:
 
     # ---- settlement --------------------------------------------------------------------------
 
-    def settle(self, failed_ids: set[int]) -> bool:
-        """Make this round's captures usable, abandon those of failed streams; any planned?"""
+    def settle(self, lost: set[tuple[int, int]]) -> bool:
+        """Make this round's captures usable, abandon the `lost` (id, key); any planned?"""
         self._pinned.clear()
         planned, self._planned = self._planned, []
         for stream_id, entry in planned:
-            if stream_id in failed_ids:
+            if (stream_id, entry.key) in lost:
                 self.store.abandon(entry)
             else:
                 self.store.commit(entry)

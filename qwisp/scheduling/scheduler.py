@@ -13,6 +13,7 @@ from qwisp.scheduling.contract import (
     Admit,
     Ask,
     Binding,
+    Capture,
     Drop,
     End,
     Ending,
@@ -256,7 +257,7 @@ class Scheduler:
             if stream is not None and stream.state == DECODE:
                 stream.base += num_tokens - outcome.rounds
                 self._within(stream, index)
-        if self.prefixes is not None and self.prefixes.settle(_failed_ids(round, outcome)):
+        if self.prefixes is not None and self.prefixes.settle(_lost_captures(round, outcome)):
             self._blocked = False
         for position, reason in outcome.failed:
             self._fail(round, position, reason, index, outcome)
@@ -352,12 +353,17 @@ class Scheduler:
         check_streams(self)
 
 
-def _failed_ids(round: Round, outcome: Outcome) -> set[int]:
-    if not outcome.failed:
-        return set()
-    ops = round.ops + round.decode
-    failed = (ops[position] for position, _ in outcome.failed)
-    return {op if isinstance(op, int) else getattr(op, "id", -1) for op in failed}
+def _lost_captures(round: Round, outcome: Outcome) -> set[tuple[int, int]]:
+    """Return (id, key) of captures that did not happen: failed, or after a failed operation."""
+    first: dict[int, int] = {}
+    for position, _ in outcome.failed:
+        if position < len(round.ops):
+            first.setdefault(getattr(round.ops[position], "id", -1), position)
+    return {
+        (op.id, op.key)
+        for position, op in enumerate(round.ops)
+        if isinstance(op, Capture) and position >= first.get(op.id, position + 1)
+    }
 
 
 def _when(entry: tuple) -> tuple[int, int]:

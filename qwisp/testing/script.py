@@ -11,7 +11,8 @@ from qwisp.scheduling.contract import Ask, Fact, Round
 class ScriptedRequest(NamedTuple):
     """A request that arrives in round `arrives` and is cancelled in round `cancelled`, if ever.
 
-    `output_tokens` is where its reply ends by itself: only an engine may know it.
+    `output_tokens` is where its reply ends by itself: only an engine may know it. `prefix` holds
+    the keys of its prompt; equal keys stand for equal tokens.
     """
 
     id: int
@@ -20,11 +21,12 @@ class ScriptedRequest(NamedTuple):
     max_new: int | None = None
     arrives: int = 0
     cancelled: int | None = None
+    prefix: tuple[int, ...] = ()
 
     @property
     def ask(self) -> Ask:
         """What the scheduler is told."""
-        return Ask(self.id, self.prompt_tokens, self.max_new)
+        return Ask(self.id, self.prompt_tokens, self.max_new, self.prefix)
 
 
 class Script:

@@ -36,11 +36,11 @@ class RowsLost(Exception):
 class _Lane:
     __slots__ = ("length", "place", "request", "tokens")
 
-    def __init__(self, request: ScriptedRequest, place: Place) -> None:
+    def __init__(self, request: ScriptedRequest, place: Place, step: int) -> None:
         self.request = request
         self.place = place
         self.length = request.prompt_tokens
-        self.tokens = [prompt_token(request.id, p) for p in range(request.prompt_tokens)]
+        self.tokens = prompt_tokens(request, step)
 
 
 class ToyEngine:
@@ -59,12 +59,15 @@ class ToyEngine:
         *,
         yields: Callable[[int], int] | None = None,
         reads_late: bool = False,
+        prefix_step_tokens: int = 512,
     ) -> None:
         requests = list(requests)
         self._requests = {request.id: request for request in requests}
         self._script = Script(requests)
         self._yields = yields
         self._reads_late = reads_late
+        self._prefix_step_tokens = prefix_step_tokens
+        self.blobs: dict[int, list[int]] = {}
         self.rows = [_NOBODY] * num_rows
         self.lanes: dict[int, _Lane] = {}
         self.replies: dict[int, list[int]] = {request.id: [] for request in requests}
@@ -72,14 +75,14 @@ class ToyEngine:
         self.done: list[Operation] = []
         self._do: dict[type, Callable] = {
             End: self.end,
-            Drop: _nothing,
+            Drop: self.drop,
             Resume: self.move,
             Move: self.move,
             Pause: _nothing,
             Admit: self.admit,
-            Restore: _nothing,
+            Restore: self.restore,
             Grant: self.grant,
-            Capture: _nothing,
+            Capture: self.capture,
         }
 
     # ---- the four methods --------------------------------------------------------------------
@@ -123,7 +126,7 @@ class ToyEngine:
 
     def admit(self, op: Admit) -> None:
         """Give a new stream its rows, wiped."""
-        self.lanes[op.id] = _Lane(self._requests[op.id], op.place)
+        self.lanes[op.id] = _Lane(self._requests[op.id], op.place, self._prefix_step_tokens)
         self.replies[op.id] = []
         self._wipe(op.place, 0)
 
@@ -133,6 +136,27 @@ class ToyEngine:
         self._check(lane, op.start)
         for position in range(op.start, op.start + op.num_tokens):
             self.rows[lane.place.start_row + position] = lane.tokens[position]
+
+    def restore(self, op: Restore) -> None:
+        """Copy a blob to the start of a stream's rows; it cannot be cut."""
+        blob = self.blobs[op.key]
+        if len(blob) != op.num_tokens:
+            raise RowsLost(f"blob {op.key} has {len(blob)} tokens, {op.num_tokens} are restored")
+        start = self.lanes[op.id].place.start_row
+        self.rows[start : start + op.num_tokens] = blob
+
+    def capture(self, op: Capture) -> None:
+        """Keep a stream's first rows as a blob."""
+        lane = self.lanes[op.id]
+        self._check(lane, op.num_tokens)
+        if op.num_tokens >= lane.request.prompt_tokens:
+            raise RowsLost(f"blob {op.key} would hold rows that decode wrote")
+        start = lane.place.start_row
+        self.blobs[op.key] = self.rows[start : start + op.num_tokens]
+
+    def drop(self, op: Drop) -> None:
+        """Forget a blob."""
+        self.blobs.pop(op.key, None)
 
     def move(self, op: Move | Resume) -> None:
         """Copy rows upwards one by one, so that a slide onto its own rows comes out right."""
@@ -191,9 +215,14 @@ class ToyEngine:
         )
 
 
-def prompt_token(request_id: int, position: int) -> int:
-    """Return the token at a position of a request's prompt."""
-    return checksum([request_id, position])
+def prompt_tokens(request: ScriptedRequest, prefix_step_tokens: int = 512) -> list[int]:
+    """Return the tokens of a request's prompt: those under a key follow from the key alone."""
+    num_keyed = min(request.prompt_tokens, len(request.prefix) * prefix_step_tokens)
+    keyed = [
+        checksum([request.prefix[at // prefix_step_tokens], -1 - at]) for at in range(num_keyed)
+    ]
+    own = [checksum([request.id, at]) for at in range(num_keyed, request.prompt_tokens)]
+    return keyed + own
 
 
 def checksum(rows: list[int]) -> int:
@@ -201,14 +230,16 @@ def checksum(rows: list[int]) -> int:
     return hash(tuple(rows)) & 0x7FFFFFFF
 
 
-def solo_reply(request: ScriptedRequest, num_tokens: int) -> list[int]:
+def solo_reply(
+    request: ScriptedRequest, num_tokens: int, prefix_step_tokens: int = 512
+) -> list[int]:
     """Return the first tokens of the reply as computed alone, without rows or rounds.
 
     >>> request = ScriptedRequest(7, 10, 5)
     >>> solo_reply(request, 2) == solo_reply(request, 5)[:2]
     True
     """
-    rows = [prompt_token(request.id, position) for position in range(request.prompt_tokens)]
+    rows = prompt_tokens(request, prefix_step_tokens)
     for _ in range(num_tokens):
         rows.append(checksum(rows))
     return rows[request.prompt_tokens :]

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from qwisp.scheduling.contract import (
     Admit,
+    Capture,
     Drop,
     End,
     Grant,
@@ -14,6 +15,7 @@ from qwisp.scheduling.contract import (
     Outcome,
     Pause,
     Place,
+    Restore,
     Resume,
     Round,
 )
@@ -23,7 +25,7 @@ from qwisp.scheduling.settings import Settings
 from qwisp.sim.replay_facts import FlatBytes
 from qwisp.testing import ScriptedRequest
 
-RANK = {End: 0, Drop: 0, Resume: 1, Move: 2, Pause: 3, Admit: 4, Grant: 6}
+KINDS = (End, Drop, Resume, Move, Pause, Admit, Restore, Grant, Capture)  # in this order
 SIZE = FlatBytes(3, 11)
 
 
@@ -46,9 +48,12 @@ class Books:
         self.decoding: list[int] = []
         self.paused: list[int] = []
         self.left: set[int] = set()
+        self.restored: dict[int, int] = {}
+        self.paused_prompts = 0  # granted in this round and not complete
         self.told: dict[int, End] = {}
         self.due: set[int] = set()  # over, but its End is still to come
         self.tokens: Counter[int] = Counter()
+        self.blobs: dict[int, tuple[int, tuple[int, ...]]] = {}  # by key: tokens, keys up to them
         self.kinds: Counter[str] = Counter()
 
     # ---- facts -------------------------------------------------------------------------------
@@ -94,9 +99,11 @@ class Books:
 
     def read(self, round: Round) -> None:
         """Follow the operations in order; nobody may touch rows another still uses."""
-        ranks = [RANK[type(op)] for op in round.ops]
+        ranks = [KINDS.index(type(op)) for op in round.ops]
         assert ranks == sorted(ranks)
         assert round.repeat == 1 or all(type(op) is Grant for op in round.ops)
+        self.paused_prompts = 0
+        self.restored = {op.id: op.num_tokens for op in round.ops if type(op) is Restore}
         self.left = {op.source.slot for op in round.ops if type(op) in (Resume, Move)}
         for op in round.ops:
             self.kinds[type(op).__name__] += 1
@@ -133,10 +140,34 @@ class Books:
         del self.waiting[at]
         self.seats[op.id] = op.place
         self.filled[op.id] = 0
-        if self.prefill_end(op.id) == 0:
+        if self.prefill_end(op.id) == self.restored.get(op.id, 0):
             self.decoding.append(op.id)
         else:
             self.prefilling.append(op.id)
+
+    def on_drop(self, op: Drop) -> None:
+        assert op.key in self.blobs, "a blob nobody holds is dropped"
+        del self.blobs[op.key]
+
+    def on_restore(self, op: Restore) -> None:
+        request = self.requests[op.id]
+        assert self.filled[op.id] == 0
+        assert 0 < op.num_tokens < request.prompt_tokens, "a hit never covers the whole prompt"
+        assert op.num_tokens % self.settings.boundary_tokens == 0
+        num_keys = -(-op.num_tokens // self.settings.prefix_step_tokens)
+        assert self.blobs[op.key] == (op.num_tokens, request.prefix[:num_keys])
+        self.filled[op.id] = op.num_tokens
+
+    def on_capture(self, op: Capture) -> None:
+        request = self.requests[op.id]
+        assert op.num_tokens <= self.filled[op.id]
+        assert op.num_tokens < request.prompt_tokens, "rows of decode are never stored"
+        assert op.num_tokens % self.settings.boundary_tokens == 0
+        assert op.num_tokens >= self.settings.min_shared_tokens
+        num_keys = -(-op.num_tokens // self.settings.prefix_step_tokens)
+        self.blobs[op.key] = (op.num_tokens, request.prefix[:num_keys])
+        held = sum(SIZE.bytes(num_tokens) for num_tokens, _ in self.blobs.values())
+        assert held <= self.settings.prefix_bytes, "the store outgrew its bytes"
 
     def on_move(self, op: Move) -> None:
         assert op.source == self.seats[op.id]
@@ -175,18 +206,23 @@ class Books:
         self.paused.append(op.id)
 
     def on_grant(self, op: Grant) -> None:
-        assert op.id == self.prefilling[0], "prefill is first in, first out"
+        # Only a prompt that pauses to be captured leaves the rest of a budget to the next.
+        assert self.paused_prompts == 0 or self.settings.prefix_bytes
+        assert op.id == self.prefilling[self.paused_prompts], "prefill is first in, first out"
         assert op.start == self.filled[op.id]
         end, chunk = self.prefill_end(op.id), self.settings.chunk_tokens
         stop = op.start + op.num_tokens
         assert op.last == (stop == end)
-        assert op.last or stop % chunk == 0
+        # A place to capture ends a window early; without prefixes windows are whole.
+        assert op.last or stop % chunk == 0 or self.settings.prefix_bytes
         origin = op.start if self.settings.chunk_rule == "ceil" else op.start // chunk * chunk
         assert op.num_chunks == -(-(stop - origin) // chunk)
         self.filled[op.id] = stop
         if op.last:
-            self.prefilling.pop(0)
+            self.prefilling.remove(op.id)
             self.decoding.append(op.id)
+        else:
+            self.paused_prompts += 1
 
     def grants_are_legal(self, round: Round) -> None:
         grants = [op for op in round.ops if isinstance(op, Grant)]
@@ -195,7 +231,7 @@ class Books:
         most = max(1, -(-(budget - running) // chunk))
         if budget == 0:
             assert len(grants) <= 1
-            assert all(grant.last for grant in grants)
+            assert self.settings.prefix_bytes or all(grant.last for grant in grants)
         else:
             assert sum(grant.num_chunks for grant in grants) <= most
         if self.prefilling:
@@ -217,12 +253,15 @@ class Books:
         for op in round.ops:
             if type(op) is Grant and not op.last:
                 self.filled[op.id] += (num - 1) * op.num_tokens
-        dead = set()
+        dead: set[int] = set()
         for position, _ in outcome.failed:
             at = position - len(round.ops)
             op = round.ops[position] if at < 0 else None
-            if type(op) is not End:
+            if type(op) not in (End, Drop):
                 dead.add(round.decode[at] if op is None else op.id)
+                for other in round.ops[position:]:
+                    if type(other) is Capture and op is not None and other.id == op.id:
+                        self.blobs.pop(other.key, None)
         yielded = dict.fromkeys(round.decode, num) | dict(outcome.produced)
         for number, tokens in yielded.items():
             if number not in dead:
