@@ -1,17 +1,15 @@
 """Several lanes that begin with the same prompt, on the engine. Run in a process of its own.
 
-`python fan_out.py '{"lanes": 3, "shared_tokens": 1024, "keeps_prefixes": false}'` prints one JSON
-object: a fresh process, so that the highest footprint is that of this run.
+`python fan_out.py '{"config": {...}, "lanes": 3, ...}'` prints one JSON object: a fresh process,
+so that the highest footprint is that of this run. `toy.py` starts it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -25,7 +23,6 @@ from qwisp.engine.hostile import HostileOps
 from qwisp.engine.loading import LoadedModel, made_model
 from qwisp.engine.ops import Ops
 from qwisp.engine.random_weights import random_weights
-from qwisp.engine.tiny import tiny_config
 from qwisp.engine.trail import raw_words
 from qwisp.memory.instruments import Footprint
 from qwisp.scheduling.contract import Admit, Ask, Executor, Fact, Grant, Outcome, Place, Round
@@ -34,28 +31,15 @@ from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.settings import Settings
 from qwisp.trace.prefix_key import prefix_keys
 
-CHUNK_TOKENS = 256
-NEW_TOKENS = 16
-OWN_TOKENS = 40
 STEP_TOKENS = 64
 BUDGET_TOKENS = 256  # one window a round: who arrives in the next one finds the prefill under way
-# One gated delta block and six of full attention; a head's row has the 512 bytes of Qwen 3.6.
-CONFIG: dict[str, Any] = {
-    **tiny_config("hybrid")["text_config"],
-    "num_hidden_layers": 7,
-    "full_attention_interval": None,
-    "layer_types": ["linear_attention", *["full_attention"] * 6],
-    "head_dim": 256,
-    "max_position_embeddings": 16_384,
-}
 
 
-def toy_model(dtype: str = "bfloat16") -> LoadedModel:
-    """Return the toy hybrid with random weights of seed 0."""
-    spec = DecoderSpec.from_config(CONFIG)
-    return made_model(
-        "toy", {**CONFIG, "dtype": dtype}, spec, random_weights(spec, 0, dtype), dtype
-    )
+def load(config: dict[str, Any]) -> LoadedModel:
+    """Return the model of a config with random weights of seed 0."""
+    spec = DecoderSpec.from_config(config)
+    weights = random_weights(spec, 0, config["dtype"])
+    return made_model("toy", config, spec, weights, config["dtype"])
 
 
 @dataclass(slots=True)
@@ -95,13 +79,14 @@ def serve(
     model: LoadedModel,
     prompts: list[tuple[int, ...]],
     *,
+    new_tokens: int,
+    chunk_tokens: int,
     prefix_bytes: int = 0,
     ops: Ops | None = None,
-    new_tokens: int = NEW_TOKENS,
 ) -> tuple[Engine, Watch, Script]:
     """Drive the scheduler over the engine, a session per prompt; all but one come a round later."""
     rows = max(map(len, prompts)) + new_tokens
-    rows = -(-rows // CHUNK_TOKENS) * CHUNK_TOKENS
+    rows = -(-rows // chunk_tokens) * chunk_tokens
     layout = Layout(
         text=f"{rows}x{len(prompts)}",
         kind="whole_window",
@@ -111,7 +96,7 @@ def serve(
         context_tokens=rows,
     )
     settings = Settings(
-        chunk_tokens=CHUNK_TOKENS,
+        chunk_tokens=chunk_tokens,
         budget_tokens=BUDGET_TOKENS,
         prefix_bytes=prefix_bytes,
         prefix_step_tokens=STEP_TOKENS,
@@ -130,13 +115,25 @@ def serve(
     return engine, watch, script
 
 
-def fan_out(lanes: int, shared_tokens: int, *, keeps_prefixes: bool = False) -> dict[str, Any]:
-    """Return what B lanes with the same beginning hold, and what of it is the same bits again."""
+def fan_out(
+    config: dict[str, Any],
+    lanes: int,
+    shared_tokens: int,
+    own_tokens: int,
+    *,
+    keeps_prefixes: bool,
+    **how: int,
+) -> dict[str, Any]:
+    """Return what B lanes with the same beginning hold, and what of it is the same bits again.
+
+    `how` gives `new_tokens` and `chunk_tokens`.
+    """
     rng = np.random.default_rng(lanes)
     beginning = tuple(rng.integers(0, 256, shared_tokens).tolist())
-    prompts = [beginning + tuple(rng.integers(0, 256, OWN_TOKENS).tolist()) for _ in range(lanes)]
-    model = toy_model()
-    engine, watch, script = serve(model, prompts, prefix_bytes=2**30 if keeps_prefixes else 0)
+    own = [tuple(rng.integers(0, 256, own_tokens).tolist()) for _ in range(lanes)]
+    prompts = [beginning + end for end in own]
+    kept_bytes = 2**30 if keeps_prefixes else 0
+    engine, watch, script = serve(load(config), prompts, prefix_bytes=kept_bytes, **how)
     arena = engine.executor.arena
     rows = arena.plan.num_rows // lanes
     return {
@@ -168,16 +165,19 @@ def duplicated_bytes(engine: Engine, places: dict[int, Place], shared_tokens: in
     return total
 
 
-def warm_lane(prompt_tokens: int, new_tokens: int, *, hostile: bool) -> dict[str, int]:
+def warm_lane(
+    config: dict[str, Any], prompt_tokens: int, *, new_tokens: int, chunk_tokens: int, hostile: bool
+) -> dict[str, int]:
     """Return how many rows of a reply have other bits when decode wrote them than by prefill."""
-    model = toy_model()
-    rng = np.random.default_rng(7)
-    prompt = tuple(rng.integers(0, 256, prompt_tokens).tolist())
-    ops = HostileOps() if hostile else None
-    live, watch, script = serve(model, [prompt], ops=ops, new_tokens=new_tokens)
-    ops = HostileOps() if hostile else None
-    grown = prompt + tuple(script.replies[0].tokens)
-    again, other, _ = serve(model, [grown], ops=ops, new_tokens=1)
+    model = load(config)
+    prompt = tuple(np.random.default_rng(7).integers(0, 256, prompt_tokens).tolist())
+
+    def once(prompt: tuple[int, ...], new_tokens: int) -> tuple[Engine, Watch, Script]:
+        ops = HostileOps() if hostile else None
+        return serve(model, [prompt], new_tokens=new_tokens, chunk_tokens=chunk_tokens, ops=ops)
+
+    live, watch, script = once(prompt, new_tokens)
+    again, other, _ = once(prompt + tuple(script.replies[0].tokens), 1)
     # The last prompt token is decoded, and the last token of a reply is never read again.
     written = slice(prompt_tokens - 1, prompt_tokens - 1 + new_tokens)
     rows, changed = _compare(live, again, watch.places[0], other.places[0], written)
@@ -197,15 +197,6 @@ def _compare(
             rows += mine.shape[0] * mine.shape[1]
             changed += int((mine != theirs).any(axis=-1).sum())
     return rows, changed
-
-
-def in_a_process(**arguments: Any) -> dict[str, Any]:
-    """Return what `fan_out` or `warm_lane` returns there."""
-    command = [sys.executable, str(Path(__file__).resolve()), json.dumps(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"fan-out ended with {done.returncode}: {done.stderr[-500:]}")
-    return json.loads(done.stdout)
 
 
 if __name__ == "__main__":
