@@ -2,5 +2,16 @@
 
 from qwisp.report.page import Figure, Heading, Page, Table, to_html, write_report
 from qwisp.report.plan import page_of, plan_page
+from qwisp.report.share import share
 
-__all__ = ["Figure", "Heading", "Page", "Table", "page_of", "plan_page", "to_html", "write_report"]
+__all__ = [
+    "Figure",
+    "Heading",
+    "Page",
+    "Table",
+    "page_of",
+    "plan_page",
+    "share",
+    "to_html",
+    "write_report",
+]
