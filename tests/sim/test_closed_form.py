@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from itertools import islice
 from random import Random
 
 import pytest
@@ -25,6 +26,7 @@ from qwisp.sim.replay_facts import FlatBytes
 from qwisp.spec.catalog import load_model
 from qwisp.trace.read import read_trace
 
+STEP = 8  # prompt tokens a prefix key stands for
 LAYOUTS = (
     "200,100x2,50x3",
     "50x4,400",
@@ -71,7 +73,10 @@ def random_workload(rng: Random) -> tuple[list, list]:
         prompt = rng.choice([1, 2, rng.randint(1, 30), rng.randint(1, 260)])
         output = rng.choice([1, rng.randint(1, 20), rng.randint(1, 200)])
         max_new = rng.choice([None, output, rng.randint(1, 120)])
-        asks.append((now_ps, Ask(number, prompt, max_new), output))
+        shared, family = rng.randint(0, prompt // STEP + 1), rng.randint(1, 3) * 1000
+        keys = (family + at if at < shared else 10**6 * (number + 1) + at for at in range(10**3))
+        prefix = tuple(islice(keys, rng.choice([0, -(-prompt // STEP)])))
+        asks.append((now_ps, Ask(number, prompt, max_new, prefix), output))
         if rng.random() < 0.15:
             cancels.append((now_ps + rng.randint(0, 60 * gap_ps), number))
     return asks, cancels
@@ -122,6 +127,10 @@ def run_seed(seed: int, *, stepwise: bool) -> tuple:
         grow_tokens=rng.choice([1, 8, 30, 8192]),
         gen_cap_tokens=rng.choice([5, 100, 16384]),
         budget_tokens=rng.choice([0, 1, 16, 50, 1024]),
+        prefix_bytes=rng.choice([0, 0, 200, 2000]),
+        prefix_step_tokens=STEP,
+        boundary_tokens=rng.choice([1, 4, 8, 16]),
+        min_shared_tokens=rng.choice([1, 10, 40]),
     )
     work = random_workload(rng)
     return replayed(rng.choice(LAYOUTS), settings, cost, work, stepwise)
@@ -142,7 +151,7 @@ def test_the_random_workloads_hold_what_they_are_meant_to_hold() -> None:
         seen.update(entry.kind for entry in scheduler.log)
     for kind in ("admit", "decode", "wait", "move", "pause", "resume"):
         assert seen[kind] >= 20, seen
-    for kind in ("finished", "refused", "cancelled"):
+    for kind in ("finished", "refused", "cancelled", "restore", "capture"):
         assert seen[kind] >= 20, seen
     assert rounds >= 2 * calls
 
