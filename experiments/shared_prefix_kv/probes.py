@@ -34,7 +34,7 @@ MODEL_OF_MEMORY = "model of memory"
 Run = dict[str, Any]
 Serve = Callable[[int, bool], Run]  # lanes, keeps prefixes: served once, when first needed
 GRANULES = ((4 * KIB, 1001), (16 * KIB, 1001), (2 * MIB, 5001))  # with the rows shared in the trial
-# Four lanes: a page of 4 KiB divided by its mappings is then a whole KiB, which is what smaps prints.
+# Four lanes: a page of 4 KiB by its mappings is then a whole KiB, which is what smaps prints.
 TRIAL_LANES, TRIAL_GROUPS, TRIAL_HEADS, TRIAL_DIM, TRIAL_OWN_ROWS = 4, 2, 4, 256, 40
 
 
