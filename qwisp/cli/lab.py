@@ -26,6 +26,8 @@ def command(folder: Path | None, port: int | None, no_browser: bool) -> None:
         words.append(f"--port={port}")
     if no_browser:
         words.append("--no-browser")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        words.append("--allow-root")  # as in containers, where there is nobody else
     os.execv(sys.executable, words)
 
 
