@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ _SHOWN = tuple(c for c in COLUMNS if c.key not in ("easier_ttft_p95_s", "sustain
 @click.command()
 @replay_options
 @click.option("--layout", default="whole_window", show_default=True, help="Session list or kind.")
+@click.option("--cut", help="Rule that places streams: smallest_fit, ... or a .py.")
 @click.option("--sustain", "find_rate", is_flag=True, help="Replay at the highest stable rate.")
 @click.option("--check-stepwise", is_flag=True, help="Prove the closed form against single steps.")
 @click.option("--chrome-trace", type=click.Path(path_type=Path), help="Write a trace-event file.")
@@ -41,6 +42,7 @@ _SHOWN = tuple(c for c in COLUMNS if c.key not in ("easier_ttft_p95_s", "sustain
 def command(
     ask: Callable[[str], Question],
     layout: str,
+    cut: str | None,
     find_rate: bool,
     check_stepwise: bool,
     chrome_trace: Path | None,
@@ -58,21 +60,21 @@ def command(
     slo = _slo(slo_ttft, slo_tpot)
     q = ask(output_format)
     size = SessionBytes(q.model, chunk_tokens=q.settings.chunk_tokens)
-    cut = _layout(q, layout, size)
+    sessions = _layout(q, layout, size, cut)
     read_s, began = time.process_time() - began, time.process_time()
-    if cut.num_bytes(size) > q.memory_bytes:
-        return _say_infeasible(q, cut, size, output_format)
+    if sessions.num_bytes(size) > q.memory_bytes:
+        return _say_infeasible(q, sessions, size, output_format)
     rate = q.rate or Fraction(1)
     if find_rate:
-        rate = _sustained_rate(q, cut, size)
-    run = _run(q, cut, size, rate)
+        rate = _sustained_rate(q, sessions, size)
+    run = _run(q, sessions, size, rate)
     replay_s, began = time.process_time() - began, time.process_time()
-    document = replay_document(q, cut, size, run)
+    document = replay_document(q, sessions, size, run)
     if slo is not None:
         document["goodput"] = asdict(goodput(run, slo))
     tables_s = time.process_time() - began
     if check_stepwise:
-        _check_stepwise(q, cut, size, run)
+        _check_stepwise(q, sessions, size, run)
     if chrome_trace is not None:
         from qwisp.sim.chrome_trace import write_chrome_trace
 
@@ -124,6 +126,7 @@ def replay_document(
         "max_new": q.max_new,
         "settings": asdict(q.settings),
         "layout": layout.text,
+        "cut": layout.cut,
         "context_tokens": q.own_context_tokens,
         "sessions": len(layout.contexts),
         "largest_session_tokens": layout.context_tokens,
@@ -163,14 +166,15 @@ def _slo(ttft_s: float | None, tpot_s: float | None) -> Slo | None:
     return Slo(ttft_s=ttft_s, tpot_s=tpot_s)
 
 
-def _layout(q: Question, text: str, size: SessionBytes) -> Layout:
-    return parse_layout(
+def _layout(q: Question, text: str, size: SessionBytes, cut: str | None) -> Layout:
+    layout = parse_layout(
         text,
         size=size,
         memory_bytes=q.memory_bytes,
         model_context_tokens=q.model.context_max_tokens,
         own_context_tokens=q.own_context_tokens,
     )
+    return replace(layout, cut=cut) if cut else layout
 
 
 def _run(

@@ -79,3 +79,21 @@ def test_options_that_need_or_exclude_another_say_so(words: list[str], capsys) -
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) == 2
+
+
+def test_a_cut_of_ones_own_is_one_file(tmp_path, capsys) -> None:
+    path = tmp_path / "largest.py"
+    path.write_text(
+        "def place(rows, free):\n"
+        "    return max((run for run in free if len(run) >= rows), key=len, default=None)\n"
+    )
+    found = {}
+    for cut in ("smallest_fit", str(path)):
+        assert main([*WORDS, "--memory=12GiB", f"--cut={cut}", "--json"]) == 0
+        found[cut] = json.loads(capsys.readouterr().out)
+        assert found[cut]["cut"] == cut
+        assert found[cut]["requests"] == 373
+    # Who starts in the largest session outgrows it less often.
+    assert found[str(path)]["moves"] < found["smallest_fit"]["moves"]
+    assert main([*WORDS, "--memory=12GiB", "--cut=none"]) == 2
+    assert "cut 'none' is not known" in capsys.readouterr().err
