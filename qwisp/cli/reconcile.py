@@ -12,7 +12,7 @@ import click
 
 from qwisp.errors import BadInput, NotInstalled
 from qwisp.memory.reconcile import Reconciled, read_truth, reconcile
-from qwisp.units import MIB
+from qwisp.units import MIB, parse_tokens
 
 COLUMNS = ("id", "engine", "part", "predicted MiB", "measured MiB", "difference", "verdict")
 
@@ -24,20 +24,32 @@ COLUMNS = ("id", "engine", "part", "predicted MiB", "measured MiB", "difference"
     metavar="FILE.json",
     help="Rows that real allocators printed.",
 )
-@click.option("--live", is_flag=True, help="Allocate arenas of tiny models now, and compare bytes.")
+@click.option("--live", is_flag=True, help="Load models and allocate arenas now, compare bytes.")
+@click.option("--model", "models", multiple=True, help="With --live: this one. [default: families]")
+@click.option("--context", "contexts", multiple=True, help="With --live: tokens of the session.")
 @click.option("--json", "form", flag_value="json", help="One JSON document.")
 @click.option("--csv", "form", flag_value="csv", help="Comma-separated rows.")
 @click.option("--markdown", "form", flag_value="markdown", help="A Markdown table.")
 @click.pass_context
-def command(context: click.Context, truth: Path | None, live: bool, form: str | None) -> None:
+def command(
+    context: click.Context,
+    truth: Path | None,
+    live: bool,
+    models: tuple[str, ...],
+    contexts: tuple[str, ...],
+    form: str | None,
+) -> None:
     """Predict every row of FILE.json from its geometry; exit 1 if one misses its tolerance.
 
-    With --live the allocator is this project's own, asked now, and not a byte may differ.
+    With --live the allocator is this project's own, asked now, and not a byte may differ: weights
+    and caches of every family, or of the models given, by term and by MLX's own counter.
     """
     if (truth is None) != live:
         given = "neither --truth nor --live" if truth is None else "both --truth and --live"
         raise BadInput(f"{given} is given", "give --truth FILE.json, or --live")
-    results = reconcile(read_truth(truth)) if truth is not None else _live()
+    if truth is not None and (models or contexts):
+        raise BadInput("--model and --context with --truth", "they belong to --live")
+    results = reconcile(read_truth(truth)) if truth is not None else _live(models, contexts)
     click.echo(
         {"json": as_json, "csv": as_csv, "markdown": as_markdown}.get(form, as_text)(results)
     )
@@ -45,12 +57,13 @@ def command(context: click.Context, truth: Path | None, live: bool, form: str | 
         context.exit(1)
 
 
-def _live() -> list[Reconciled]:
+def _live(models: Sequence[str], contexts: Sequence[str]) -> list[Reconciled]:
+    tokens = [parse_tokens(text) for text in contexts]
     try:
-        from qwisp.engine.live import reconcile_live
+        from qwisp.engine.live import CONTEXTS_TOKENS, FAMILIES, reconcile_live
     except ImportError as error:
         raise NotInstalled(f"{error.name} is not installed", "install qwisp with mlx") from None
-    return reconcile_live()
+    return reconcile_live(models or FAMILIES, tokens or CONTEXTS_TOKENS)
 
 
 def summary(results: Sequence[Reconciled]) -> str:

@@ -44,9 +44,15 @@ def calibration_path(model: str, machine: str, folder: Path | None = None) -> Pa
 def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return where `qwisp calibrate` keeps what it measured: `$XDG_DATA_HOME/qwisp/calibration`.
 
+    `QWISP_HOME` stands above that.
+
     >>> own_folder({"XDG_DATA_HOME": "/data"}).as_posix()
     '/data/qwisp/calibration'
+    >>> own_folder({"QWISP_HOME": "/mine", "XDG_DATA_HOME": "/data"}).as_posix()
+    '/mine/calibration'
     """
+    if environ.get("QWISP_HOME"):
+        return Path(environ["QWISP_HOME"]).expanduser() / "calibration"
     base = environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(base).expanduser() / "qwisp" / "calibration"
 

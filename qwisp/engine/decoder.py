@@ -114,9 +114,11 @@ class Decoder:
 
     @property
     def arrays(self) -> list[mx.array]:
-        """Every weight array once, as it is kept for running."""
+        """Every weight array once, as it is kept for running; a tied map is the embedding."""
         found: dict[int, mx.array] = {}
-        _collect(self, found)
+        for name, part in vars(self).items():
+            if not (name == "head" and self.spec.is_tied):
+                _collect(part, found)
         return list(found.values())
 
     def decode(self, c: Context, tokens: mx.array, arena: Arena, step: Step) -> mx.array:

@@ -1,70 +1,110 @@
-"""Predicted against allocated, live: arenas of tiny models, by class and by MLX's own counter."""
+"""Predicted against allocated, live: weights and arenas, by term and by MLX's own counter."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 
 import mlx.core as mx
 
 from qwisp.engine.arena import Arena, ArenaPlan
-from qwisp.engine.decoder_spec import DecoderSpec
-from qwisp.engine.tiny import TINY, tiny_config
+from qwisp.engine.loading import LoadedModel, load_model
+from qwisp.engine.tiny import MORE_TINY, TINY
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.reconcile import Reconciled
-from qwisp.spec.model import ModelSpec
 from qwisp.units import KIB, MIB
 
-CONTEXTS_TOKENS = (4 * KIB, 16 * KIB, 64 * KIB)
+FAMILIES = tuple(f"tiny:{name}" for name in (*TINY, *MORE_TINY))
+CONTEXTS_TOKENS = (4 * KIB, 64 * KIB)
 CHUNK_TOKENS = 64
 # A GPU allocator hands out whole pages: its counter may exceed each buffer by less than one.
 GPU_PAGE_BYTES = 16 * KIB
+ACTIVE = ", MLX active"
 
 
 def reconcile_live(
-    names: Sequence[str] = tuple(TINY), contexts: Sequence[int] = CONTEXTS_TOKENS
+    names: Sequence[str] = FAMILIES,
+    contexts: Sequence[int] = CONTEXTS_TOKENS,
+    *,
+    dtype: str | None = None,
+    chunk_tokens: int = CHUNK_TOKENS,
 ) -> list[Reconciled]:
-    """Return a row for every class of layer, and for all of them as MLX counts active bytes.
+    """Return a row per term of each model: its weights, and the arena of one session by class.
 
+    What was predicted stands beside what the arrays hold, and beside what MLX counts as active.
     Nothing may differ by a byte, but that a GPU's counter may hold the rest of a page per buffer.
 
-    >>> {row.verdict for row in reconcile_live(["hybrid"], [4096])}
+    >>> {row.verdict for row in reconcile_live(["tiny:hybrid"], [4096])}
     {'reproduced'}
     """
-    return [row for name in names for context in contexts for row in _rows(name, context)]
+    rows: list[Reconciled] = []
+    for name in names:
+        with _counted() as counted:
+            model = load_model(name, dtype=dtype)
+        rows += _weight_rows(model, counted[0])
+        for context in contexts:
+            rows += _arena_rows(model, context, chunk_tokens)
+        del model
+    return rows
 
 
-def _rows(name: str, context_tokens: int) -> Iterator[Reconciled]:
-    config = tiny_config(name)
-    dialect = Qwisp(chunk_tokens=CHUNK_TOKENS)
-    predicted = cache_bytes(ModelSpec.from_config(config), context_tokens, dialect)
-    plan = ArenaPlan.of_sessions([context_tokens], CHUNK_TOKENS)
-    # A buffer kept for reuse can be larger than what is asked for, and is counted in full.
+@contextmanager
+def _counted() -> Iterator[list[int]]:
+    """Yield a list that will hold by how much MLX's active bytes grew.
+
+    Nothing is kept for reuse meanwhile: such a buffer can be larger than what is asked for, and is
+    counted in full.
+    """
+    limit = mx.set_cache_limit(0)
     gc.collect()
     mx.clear_cache()
-    before = mx.get_active_memory()
-    arena = Arena(DecoderSpec.from_config(config), plan, "bfloat16")
-    active = mx.get_active_memory() - before
-    allocated = arena.bytes_by_class()
-    is_gpu = mx.default_device() == mx.gpu
-    pages = len(arena.arrays) * GPU_PAGE_BYTES if is_gpu else 0
+    before, grown = mx.get_active_memory(), []
+    try:
+        yield grown
+        gc.collect()
+        grown.append(mx.get_active_memory() - before)
+    finally:
+        mx.set_cache_limit(limit)
+
+
+def _weight_rows(model: LoadedModel, active: int) -> Iterator[Reconciled]:
+    arrays = model.decoder.arrays
+    held = sum(array.nbytes for array in arrays)
+    yield _row(model, "weights", "weights", model.weight_bytes, held, 0)
+    yield _row(model, "weights", "weights" + ACTIVE, model.weight_bytes, active, len(arrays))
+
+
+def _arena_rows(model: LoadedModel, context: int, chunk_tokens: int) -> Iterator[Reconciled]:
+    predicted = cache_bytes(model.spec, context, Qwisp(chunk_tokens=chunk_tokens))
+    plan = ArenaPlan.of_sessions([context], chunk_tokens)
+    with _counted() as counted:
+        arena = Arena(model.decoder.spec, plan, model.dtype)
+    allocated, name = arena.bytes_by_class(), f"{context}"
     parts = {
-        "full": (predicted.full_bytes, allocated["full"]),
-        "sliding": (predicted.ring_bytes, allocated["sliding"]),
-        "state": (predicted.fixed_bytes, allocated["state"]),
-        "all, MLX active": (predicted.total_bytes, active),
+        "full": (predicted.full_bytes, allocated["full"], 0),
+        "sliding": (predicted.ring_bytes, allocated["sliding"], 0),
+        "state": (predicted.fixed_bytes, allocated["state"], 0),
+        "all" + ACTIVE: (predicted.total_bytes, counted[0], len(arena.arrays)),
     }
-    for part, (expected, found) in parts.items():
+    for part, (expected, found, buffers) in parts.items():
         if expected or found:
-            yield Reconciled(
-                id=f"{name}-{context_tokens}",
-                engine=dialect.name,
-                model=name,
-                part=part,
-                predicted_bytes=expected,
-                # Exact: MIB is a power of two.
-                measured_mib=Decimal(found) / Decimal(MIB),
-                tolerance_mib=Decimal(pages if "active" in part else 0) / Decimal(MIB),
-            )
+            yield _row(model, name, part, expected, found, buffers)
+
+
+def _row(
+    model: LoadedModel, what: str, part: str, expected: int, found: int, buffers: int
+) -> Reconciled:
+    """Return a row; `buffers` is how many the counter may round up to a page, on a GPU."""
+    pages = 0 if mx.default_device() == mx.Device(mx.cpu) else buffers * GPU_PAGE_BYTES
+    return Reconciled(
+        id=f"{model.name}-{what}",
+        engine=Qwisp.name,
+        model=model.name,
+        part=part,
+        predicted_bytes=expected,
+        measured_mib=Decimal(found) / Decimal(MIB),  # exact: a power of two
+        tolerance_mib=Decimal(pages) / Decimal(MIB),
+    )

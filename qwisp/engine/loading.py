@@ -16,6 +16,7 @@ from qwisp.engine.decoder_spec import DecoderSpec
 from qwisp.engine.hub_cache import find_in_cache, is_hub_name
 from qwisp.engine.random_weights import random_weights
 from qwisp.engine.tiny import tiny_config
+from qwisp.engine.weight_bytes import resident_bytes
 from qwisp.errors import BadConfig, BadInput
 from qwisp.spec.data_files import data_path
 from qwisp.spec.model import ModelSpec, load_json
@@ -28,8 +29,9 @@ SMOLLM2 = "smollm2"
 class LoadedModel:
     """A decoder with its weights, and the config both its descriptions were read from.
 
-    `folder` is where its tokenizer may lie. `skipped` counts weights of other towers and heads that
-    stood beside the language model, by the first part of their names.
+    `folder` is where its tokenizer may lie, `weight_bytes` what its weights should occupy, computed
+    from the checkpoint's shapes before anything was allocated. `skipped` counts weights of other
+    towers and heads beside the language model, by the first part of their names.
     """
 
     name: str
@@ -37,6 +39,7 @@ class LoadedModel:
     spec: ModelSpec
     decoder: Decoder
     dtype: str
+    weight_bytes: int
     folder: Path | None = None
     skipped: Mapping[str, int] = field(default_factory=dict)
 
@@ -55,7 +58,9 @@ def load_model(source: str | Path, *, dtype: str | None = None, seed: int = 0) -
         from qwisp.engine.smollm2 import load_smollm2
 
         return load_smollm2(dtype or "float32")
-    return _from_folder(find_folder(text), dtype)
+    folder = find_folder(text)
+    in_cache = is_hub_name(text) and not Path(text).exists()
+    return _from_folder(folder, dtype, name=text if in_cache else folder.resolve().name)
 
 
 def find_folder(text: str) -> Path:
@@ -92,6 +97,7 @@ def made_model(
     skipped: Mapping[str, int] | None = None,
 ) -> LoadedModel:
     """Return a model of weights that lie in memory or will once they are asked for."""
+    predicted = resident_bytes(spec, weights, dtype)
     decoder = Decoder(spec, weights, dtype)
     mx.eval(decoder.arrays)
     return LoadedModel(
@@ -100,6 +106,7 @@ def made_model(
         spec=ModelSpec.from_config({**config, "dtype": dtype}, name=name),
         decoder=decoder,
         dtype=dtype,
+        weight_bytes=predicted,
         folder=folder,
         skipped=skipped or {},
     )
@@ -112,7 +119,7 @@ def _tiny(name: str, dtype: str, seed: int) -> LoadedModel:
     return made_model(f"tiny:{name}", config, spec, weights, dtype)
 
 
-def _from_folder(folder: Path, dtype: str | None) -> LoadedModel:
+def _from_folder(folder: Path, dtype: str | None, *, name: str) -> LoadedModel:
     config, path = load_json(folder, "config.json")
     if not isinstance(config, Mapping):
         raise BadConfig(f"{path} holds no JSON object", "give a Hugging Face config.json")
@@ -121,7 +128,7 @@ def _from_folder(folder: Path, dtype: str | None) -> LoadedModel:
     kept = dtype or _main_type(found.weights)
     weights = {name: _as_type(name, array, kept) for name, array in found.weights.items()}
     return made_model(
-        path.parent.resolve().name,
+        name,
         config,
         replace(spec, is_tied=found.is_tied),
         weights,

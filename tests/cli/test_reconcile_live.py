@@ -8,9 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from qwisp.cli.reconcile import command
+from qwisp.engine.decoder import Decoder
+from qwisp.engine.live import reconcile_live
+from qwisp.engine.tiny import MORE_TINY, TINY
 from qwisp.errors import BadInput
 
-pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.mlx
 
 
@@ -23,12 +25,40 @@ def test_every_row_is_reproduced_to_the_byte():
     document = json.loads(result.stdout)
     assert (result.exit_code, document["missed"], document["not_modelled"]) == (0, 0, 0)
     assert {row["part"] for row in document["rows"]} == {
+        "weights",
+        "weights, MLX active",
         "full",
         "sliding",
         "state",
         "all, MLX active",
     }
+    families = {row["model"] for row in document["rows"]}
+    assert families == {f"tiny:{name}" for name in (*TINY, *MORE_TINY)}
     assert all(row["difference_mib"] == 0 for row in document["rows"])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_types_are_reproduced_too(dtype):
+    rows = reconcile_live(contexts=[500], dtype=dtype)
+    assert {row.verdict for row in rows} == {"reproduced"}
+
+
+def test_a_checkpoint_is_reconciled_by_its_own_shapes():
+    """Packed and plain weights mixed, experts and taps in fp32: all told by name and shape."""
+    result = run("--live", "--model", "recall_ring", "--context", "8K", "--csv")
+    assert result.exit_code == 0
+    assert "recall_ring-weights,qwisp,weights," in result.stdout
+    assert "recall_ring-8192,qwisp,sliding," in result.stdout
+    assert "4 of 4 rows reproduced" in result.stdout
+
+
+def test_weights_that_are_kept_twice_are_a_miss(monkeypatch: pytest.MonkeyPatch):
+    honest = Decoder.arrays.fget
+    twice = property(lambda self: [*honest(self), honest(self)[0]])
+    monkeypatch.setattr(Decoder, "arrays", twice)
+    result = run("--live", "--model", "tiny:llama")
+    assert result.exit_code == 1
+    assert "missed" in result.stdout
 
 
 def test_an_arena_that_allocates_a_row_too_many_is_a_miss(monkeypatch: pytest.MonkeyPatch):
@@ -43,7 +73,10 @@ def test_an_arena_that_allocates_a_row_too_many_is_a_miss(monkeypatch: pytest.Mo
     assert "missed" in result.stdout
 
 
-@pytest.mark.parametrize("arguments", [(), ("--live", "--truth", "x.json")])
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--live", "--truth", "x.json"), ("--truth", "x.json", "--model", "tiny")],
+)
 def test_one_source_of_truth_is_needed(arguments):
     with pytest.raises(BadInput, match="--truth"):
         run(*arguments)

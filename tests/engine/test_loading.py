@@ -339,6 +339,7 @@ def snapshot(cache, name="org/mine", revision="a" * 40):
 def test_a_name_is_resolved_in_the_local_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     written(snapshot(tmp_path))
+    assert load_model("org/mine").name == "org/mine"
     assert equal(engine_steps(load_model("org/mine"), PROMPT, 6), reference())
     written(snapshot(tmp_path, revision="b" * 40), "gemma3")
     with pytest.raises(BadInput, match="no complete download"):
