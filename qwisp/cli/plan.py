@@ -178,6 +178,7 @@ def _write_report(path: Path, q: Question, plan: Plan, document: dict[str, Any])
     terms = q.memory_terms
     if not terms:  # the memory was named: say what else the model takes, where it is known
         with contextlib.suppress(BadInput):
-            terms = session_memory(q.model, q.machine)[1]
+            longest = max(request.prompt_tokens for request in q.trace.requests)
+            terms = session_memory(q.model, q.machine, longest)[1]
     command = shlex.join(["qwisp", *sys.argv[1:]])
     return write_report(page_of(plan, document, terms, command=command), path)

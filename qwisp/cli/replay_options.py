@@ -140,7 +140,8 @@ class Question:
         except NotCalibrated:
             _say_memory(spec, box, named, output_format)
             raise
-        left, terms = (named, ()) if named else session_memory(spec, box)
+        longest = max((request.prompt_tokens for request in read.requests), default=1)
+        left, terms = (named, ()) if named else session_memory(spec, box, longest)
         return cls(
             model=spec,
             machine=box,

@@ -12,15 +12,17 @@ from qwisp.units import format_bytes
 _SESSIONS = ("cache",)
 
 
-def session_memory(model: ModelSpec, machine: MachineSpec) -> tuple[int, tuple[Term, ...]]:
+def session_memory(
+    model: ModelSpec, machine: MachineSpec, prompt_tokens: int = 4096
+) -> tuple[int, tuple[Term, ...]]:
     """Return the bytes sessions may take by default, and the terms that come before them.
 
-    70 % of the machine's memory (or its known limit) less weights, overhead and prefill transient.
-    Raises `BadInput` when a term is unmeasured or nothing is left.
+    70 % of the machine's memory (or its known limit) less weights, overhead and the transient of
+    prefilling a prompt of `prompt_tokens`, the longest to come. Raises `BadInput` when a term is
+    unmeasured or nothing is left.
     """
-    projection = ContextAdmission(model, machine).memory(
-        min(4096, model.context_max_tokens or 4096)
-    )
+    longest = min(prompt_tokens, model.context_max_tokens or prompt_tokens)
+    projection = ContextAdmission(model, machine).memory(longest)
     before = tuple(t for t in projection.terms if t.is_counted and t.name not in _SESSIONS)
     unknown = [term.name for term in before if term.num_bytes is None]
     if unknown:
