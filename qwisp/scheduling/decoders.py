@@ -15,13 +15,13 @@ class Decoders:
     streams that left are dropped when they surface.
     """
 
-    __slots__ = ("_due", "_step_tokens", "_streams", "_version", "ids", "steps")
+    __slots__ = ("_step_tokens", "_streams", "_version", "due", "ids", "steps")
 
     def __init__(self, step_tokens: int) -> None:
         self.steps = 0
         self._step_tokens = step_tokens
         self._streams: dict[int, Stream] = {}
-        self._due: list[tuple[int, int, int, Stream]] = []
+        self.due: list[tuple[int, int, int, Stream]] = []
         self._version = 0
         self.ids: tuple[int, ...] = ()  # in joining order
 
@@ -56,13 +56,14 @@ class Decoders:
         if not stream.settled:
             assert stream.place is not None
             spare = stream.place.context_tokens - stream.prompt_tokens - produced
-            rounds = min(rounds, spare // window)
+            if spare // window < rounds:
+                rounds = spare // window
         self._version += 1
-        heappush(self._due, (self.steps + rounds, self._version, stream.joined, stream))
+        heappush(self.due, (self.steps + rounds, self._version, stream.joined, stream))
 
     def rounds_ahead(self) -> int:
         """Return the rounds before somebody must be looked at (0 when somebody must be now)."""
-        due = self._due
+        due = self.due
         while due:
             when, _, joined, stream = due[0]
             if stream.state == DECODE and stream.joined == joined:
@@ -72,7 +73,7 @@ class Decoders:
 
     def pop_due(self) -> list[Stream]:
         """Return and forget the streams to be looked at now; put them back with `watch`."""
-        due, steps, found = self._due, self.steps, []
+        due, steps, found = self.due, self.steps, []
         while due and due[0][0] <= steps:
             _, _, joined, stream = heappop(due)
             if stream.state == DECODE and stream.joined == joined:

@@ -18,6 +18,7 @@ class Prefills(deque[Stream]):
         super().__init__()
         self._chunking = Chunking(settings.chunk_tokens, settings.chunk_rule)
         self._budget_tokens = settings.budget_tokens
+        self.begun: list[tuple[Stream, int]] = []  # this round's unfinished prompts and tokens
         # Where a prompt must pause to be captured; None: at its end only.
         self.stop_of: Callable[[Stream], int | None] | None = None
 
@@ -59,18 +60,17 @@ class Prefills(deque[Stream]):
             if last:
                 self.remove(stream)
                 completed.append(stream)
-            elif reached < stop:
+                continue
+            self.begun.append((stream, reached - start))
+            if reached < stop:
                 whole = reached - start == num_chunks * chunking.chunk_tokens
                 if len(grants) == 1 and whole:
                     repeat = max(1, -(-wanted // num_chunks) - 1)
                 break
         return grants, completed, repeat
 
-    def settle(self, grants: list[Grant], rounds: int) -> None:
-        """Advance the unfinished prompts by what their grants covered in `rounds` rounds."""
-        for grant in grants:
-            if not grant.last:
-                for stream in self:
-                    if stream.id == grant.id:
-                        stream.position += grant.num_tokens * rounds
-                        break
+    def settle(self, rounds: int) -> None:
+        """Advance the unfinished prompts by what they were granted in each of `rounds` rounds."""
+        for stream, num_tokens in self.begun:
+            stream.position += num_tokens * rounds
+        self.begun.clear()

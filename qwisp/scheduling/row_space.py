@@ -37,11 +37,13 @@ class RowSpace:
         self._taken: dict[int, Place] = {}  # by start row
         self.committed_bytes = 0
         if self.fixed:
-            self._free, self._sessions, start = [], {}, 0
+            self._sessions: dict[int, tuple[Place, range]] = {}  # by start row
+            self._free, start = [], 0
             for slot, context in enumerate(layout.contexts):
                 rows = context + self.margin_rows
-                self._sessions[start] = Place(slot, start, rows, context)
-                self._free.append(range(start, start + rows))
+                run = range(start, start + rows)
+                self._sessions[start] = Place(slot, start, rows, context), run
+                self._free.append(run)
                 start += rows
             self.num_rows = start
             self.max_rows = max(layout.contexts) + self.margin_rows
@@ -81,7 +83,7 @@ class RowSpace:
             if run not in self._free:
                 raise SchedulerBug(f"rows {run.start}..{run.stop} are no free session")
             self._free.remove(run)
-            place = self._sessions[run.start]
+            place, _ = self._sessions[run.start]
         else:
             place = self._cut_out(run)
         self._taken[run.start] = place
@@ -109,13 +111,12 @@ class RowSpace:
         """Give a place back; neighbouring free runs of a free space join."""
         if self._taken.pop(place.start_row, None) != place:
             raise SchedulerBug(f"rows at {place.start_row} were released twice")
-        run = range(place.start_row, place.start_row + place.num_rows)
         if self.fixed:
-            insort(self._free, run, key=_start)
+            insort(self._free, self._sessions[place.start_row][1], key=_start)
             return
         self._free_slots.append(place.slot)
         self.committed_bytes -= self._bytes(place.num_rows)
-        self._join(run)
+        self._join(range(place.start_row, place.start_row + place.num_rows))
 
     def slide(self, place: Place) -> Place | None:
         """Return the place moved down onto the free run that ends where it starts, or None.

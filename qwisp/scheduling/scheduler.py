@@ -63,7 +63,6 @@ class Scheduler:
         )
         self.live: dict[int, Stream] = {}
         self._ends: list[End] = []
-        self._grants: list = []
         self._in_flight: Round | None = None
         self._blocked = False  # nobody in the line can be placed until rows are freed
         self._next_seq = 0
@@ -147,7 +146,6 @@ class Scheduler:
                     f"round {self.index} is empty with {len(self.live)} live requests"
                 )
             return None
-        self._grants = grants
         wakes = (not self.line or self.line.passes) and self.space.has_free
         self._in_flight = make(Round, (self.index, ops, decode, repeat, wakes))
         return self._in_flight
@@ -244,29 +242,32 @@ class Scheduler:
         """Take what really happened: tokens, stops, failures; end whoever is done."""
         if round is not self._in_flight:
             raise SchedulerBug(f"round {round.index} is settled but was not the one planned")
-        if not 1 <= outcome.rounds <= round.repeat:
-            raise ExecutorFault(f"{outcome.rounds} rounds ran of {round.repeat} granted")
+        rounds, produced, stopped, failed = outcome
+        if not 1 <= rounds <= round.repeat:
+            raise ExecutorFault(f"{rounds} rounds ran of {round.repeat} granted")
         self._in_flight = None
-        index = round.index + outcome.rounds - 1
+        index = round.index + rounds - 1
         if round.decode:
-            self.decoders.steps += outcome.rounds
-        if self._grants:
-            self.prefills.settle(self._grants, outcome.rounds)
-        for request_id, num_tokens in outcome.produced:
+            self.decoders.steps += rounds
+        if self.prefills.begun:
+            self.prefills.settle(rounds)
+        for request_id, num_tokens in produced:
             stream = self.live.get(request_id)
             if stream is not None and stream.state == DECODE:
-                stream.base += num_tokens - outcome.rounds
+                stream.base += num_tokens - rounds
                 self._within(stream, index)
         if self.prefixes is not None and self.prefixes.settle(_lost_captures(round, outcome)):
             self._blocked = False
-        for position, reason in outcome.failed:
+        for position, reason in failed:
             self._fail(round, position, reason, index, outcome)
-        for request_id in outcome.stopped:
+        for request_id in stopped:
             stream = self.live.get(request_id)
             if stream is not None:
                 self._end(stream, "finished", "stop", index, SETTLE)
-        for stream in self.decoders.pop_due():
-            self._look_at(stream, index)
+        due = self.decoders.due
+        if due and due[0][0] <= self.decoders.steps:
+            for stream in self.decoders.pop_due():
+                self._look_at(stream, index)
         self.index = index + 1
 
     def _within(self, stream: Stream, index: int) -> None:

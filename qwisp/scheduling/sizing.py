@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from qwisp.scheduling.contract import Ask, Refusal
+from qwisp.scheduling.contract import Ask, Refusal, make
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.settings import Settings
 
@@ -35,7 +35,7 @@ def _sized(ask: Ask, space: RowSpace, settings: Settings) -> Size | Refusal:
     if room < 1 or cap > room:
         return _refusal(ask, "no free session large enough", max(cap, 1) + step, largest, room)
     first = min(settings.grow_tokens, cap)
-    return Size(cap, ask.prompt_tokens + first + step + space.margin_rows)
+    return make(Size, (cap, ask.prompt_tokens + first + step + space.margin_rows))
 
 
 def _whole_window(ask: Ask, space: RowSpace, settings: Settings) -> Size | Refusal:

@@ -35,8 +35,9 @@ class WaitingLine(deque[Stream]):
         if (self._found is None or self._found[0] != index) and not self._fits(index):
             return None
         stream = self[index]
-        for passed in islice(self, index):
-            passed.passed += 1
+        if index:
+            for passed in islice(self, index):
+                passed.passed += 1
         del self[index]
         return stream, self._found[1]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import lru_cache
 from heapq import heappop, heappush
 from math import isqrt
 from operator import itemgetter
@@ -55,10 +56,9 @@ class CostExecutor:
         self.rounds = RoundTable()
         self._cost = cost
         self._size = size
-        self._events = sorted(
-            [*((t, 0, ask, out) for t, ask, out in arrivals), *((t, 1, i, 0) for t, i in cancels)],
-            key=itemgetter(0),
-        )
+        # `(time_ps, ask, output_tokens)`, or `(time_ps, id, None)` for a cancel
+        events = [*arrivals, *((time_ps, i, None) for time_ps, i in cancels)]
+        self._events: list[tuple] = sorted(events, key=itemgetter(0))
         self._next = 0
         self._next_ps = self._events[0][0] if self._events else NEVER
         self._cancel_times = sorted((t for t, _ in cancels), reverse=True)
@@ -70,6 +70,7 @@ class CostExecutor:
         self._width_ps = [cost.step_ps(width) for width in range(WIDTHS)]
         self._run = (0, 0, 0, 0, 0)  # index, begin_ps, rounds, first_ps, growth_ps
         self._ends: Sequence[int] = ()
+        self._grant_ps = lru_cache(2**14)(cost.grant_ps)
         self._round_ps, self._row_ps = cost.round_ps, cost.row_ps
         self._add_run = self.rounds.add
         self._do = {
@@ -80,7 +81,6 @@ class CostExecutor:
             Pause: self._pause,
             Admit: self._admit,
             Restore: self._restore,
-            Grant: self._grant,
             Capture: self._capture,
         }
 
@@ -95,8 +95,8 @@ class CostExecutor:
             index = self._index_at(self._next_ps, round_index)
             if index > round_index:
                 break
-            time_ps, is_cancel, what, output = self._events[self._next]
-            if is_cancel:
+            time_ps, what, output = self._events[self._next]
+            if output is None:
                 found.append(Fact(index, cancel=what))
             else:
                 self.records[what.id] = RequestRecord(what, output, time_ps)
@@ -113,7 +113,10 @@ class CostExecutor:
         for op in ops:
             if op.__class__ is Grant:
                 grant = op
-                grants_ps += self._grant(op)
+                request_id, start, num_tokens, num_chunks, last = op
+                grants_ps += self._grant_ps(start, num_tokens, num_chunks)
+                if last:
+                    self._join(self.records[request_id])
             else:
                 ops_ps += self._do[op.__class__](op)
         if grant is not None:
@@ -209,7 +212,7 @@ class CostExecutor:
         for i in range(count):
             start = grant.start + i * grant.num_tokens
             total_ps += base_ps + growth_ps * i
-            total_ps += self._cost.grant_ps(start, grant.num_tokens, grant.num_chunks)
+            total_ps += self._grant_ps(start, grant.num_tokens, grant.num_chunks)
             ends.append(total_ps)
             if total_ps >= until_ps:
                 break
@@ -244,12 +247,6 @@ class CostExecutor:
         if op.prompt_tokens == 1 and self._cost.chunk_rule == "aligned":
             self._join(record)
         return 0
-
-    def _grant(self, op: Grant) -> int:
-        request_id, start, num_tokens, num_chunks, last = op
-        if last:
-            self._join(self.records[request_id])
-        return self._cost.grant_ps(start, num_tokens, num_chunks)
 
     def _move(self, op: Move) -> int:
         record = self.records[op.id]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 
 from qwisp.scheduling.contract import Ask, End
@@ -96,11 +98,12 @@ class RoundTable:
 
     NAMES = ("index", "begin_ps", "end_ps", "rounds", "width", "used_rows", "last_ps", "grants_ps")
 
-    __slots__ = ("add", "rows")
+    __slots__ = ("_columns", "add", "rows")
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
         self.add = self.rows.append
+        self._columns: dict[str, np.ndarray] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -112,8 +115,11 @@ class RoundTable:
 
     def columns(self) -> dict[str, np.ndarray]:
         """Return every column by name: whole numbers, or floats where these pass 63 bits."""
-        try:
-            table = np.array(self.rows, dtype=np.int64)
-        except OverflowError:
-            table = np.array(self.rows, dtype=np.float64)
-        return dict(zip(self.NAMES, table.reshape(-1, len(self.NAMES)).T, strict=True))
+        if not self._columns or len(self._columns["index"]) != len(self.rows):
+            try:
+                table = np.fromiter(chain.from_iterable(self.rows), dtype=np.int64)
+            except OverflowError:
+                table = np.array(self.rows, dtype=np.float64)
+            columns = table.reshape(-1, len(self.NAMES)).T
+            self._columns = dict(zip(self.NAMES, columns, strict=True))
+        return self._columns

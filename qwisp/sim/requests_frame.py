@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
     from qwisp.sim.run import Run
 
 PS = 1e12
+TIMES = (
+    "arrival_ps",
+    "admitted_ps",
+    "first_ps",
+    "end_ps",
+    "paused_ps",
+    "longest_pause_ps",
+    "held_row_ps",
+)
+COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "produced", "moves", "pauses")
+FIELDS = ("id", *TIMES, *COUNTS, "outcome", "reason", "truncated", "path")
 
 
 def requests_frame(run: Run) -> pl.DataFrame:
@@ -24,51 +36,46 @@ def requests_frame(run: Run) -> pl.DataFrame:
     counts the later requests that went first. `held_row_s` is rows held times seconds; `slots`
     names the sessions it held in turn, like `4>1`.
     """
-    records = list(run.executor.records.values())
-    columns = {
-        name: np.array([getattr(r, name) for r in records], dtype=np.float64)
-        for name in ("arrival_ps", "admitted_ps", "first_ps", "end_ps", "paused_ps")
-    }
-    arrival, admitted, first, end, paused = (column / PS for column in columns.values())
-    produced = np.array([r.produced for r in records], dtype=np.int64)
-    worst, stalled, stall_rounds = _stalls(
-        run.executor.rounds, columns["first_ps"], columns["end_ps"]
-    )
-    pause = np.array([r.longest_pause_ps for r in records], dtype=np.float64) / PS
-    started, answered = columns["admitted_ps"] >= 0, columns["first_ps"] >= 0
+    records = run.executor.records.values()
+    column = {name: list(map(attrgetter(name), records)) for name in FIELDS}
+    times = {name: np.array(column[name], dtype=np.float64) for name in TIMES}
+    arrival, admitted, first, end, paused, pause, held = (ps / PS for ps in times.values())
+    produced = np.array(column["produced"], dtype=np.int64)
+    worst, stalled, stall_rounds = _stalls(run.executor.rounds, times["first_ps"], times["end_ps"])
+    answered = first >= 0
     several = answered & (produced > 1)
     tpot = (end - first) / np.maximum(produced - 1, 1)
-    waited = {e[3]: e[4][2] for e in run.scheduler._log if e[2] == "admit" and e[4][2]}
-    passed = {e[3]: e[4][3] for e in run.scheduler._log if e[2] == "admit" and e[4][3]}
-    frame = pl.DataFrame(
+    never = (0, 0, None, 0)  # slot, start row, what it waited for, how often it was passed
+    admits = {entry[3]: entry[4] for entry in run.scheduler._log if entry[2] == "admit"}
+    admits = [admits.get(request_id, never) for request_id in column["id"]]
+    return pl.DataFrame(
         {
-            "id": [r.id for r in records],
+            "id": column["id"],
             "arrival_s": arrival,
-            "prompt_tokens": [r.prompt_tokens for r in records],
-            "cached_tokens": [r.cached_tokens for r in records],
-            "output_tokens": [r.output_tokens for r in records],
+            "prompt_tokens": column["prompt_tokens"],
+            "cached_tokens": column["cached_tokens"],
+            "output_tokens": column["output_tokens"],
             "produced_tokens": produced,
-            "outcome": [r.outcome for r in records],
-            "reason": [r.reason for r in records],
-            "truncated": [r.truncated for r in records],
-            "queue_s": _where(started, admitted - arrival),
-            "waited_for": [waited.get(r.id) for r in records],
-            "passed": [passed.get(r.id, 0) for r in records],
+            "outcome": column["outcome"],
+            "reason": column["reason"],
+            "truncated": column["truncated"],
+            "queue_s": _where(admitted >= 0, admitted - arrival),
+            "waited_for": [admit[2] or None for admit in admits],
+            "passed": [admit[3] for admit in admits],
             "ttft_s": _where(answered, first - arrival),
             "tpot_s": _where(several, tpot),
-            "e2e_s": _where(columns["end_ps"] >= 0, end - arrival),
+            "e2e_s": _where(end >= 0, end - arrival),
             "worst_stall_s": _where(several, np.maximum(worst, pause)),
             "stalled_s": _where(answered, stalled),
             "stall_rounds": stall_rounds,
-            "moves": [r.moves for r in records],
-            "pauses": [r.pauses for r in records],
+            "moves": column["moves"],
+            "pauses": column["pauses"],
             "paused_s": paused,
-            "held_row_s": np.array([r.held_row_ps for r in records], dtype=np.float64) / PS,
-            "slots": [r.path for r in records],
+            "held_row_s": held,
+            "slots": column["path"],
         },
         schema_overrides={"slots": pl.String, "waited_for": pl.String},
     )
-    return frame
 
 
 def _where(mask: np.ndarray, values: np.ndarray) -> pl.Series:

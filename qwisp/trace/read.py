@@ -7,6 +7,7 @@ from pathlib import Path
 from qwisp.errors import BadTrace
 from qwisp.trace import azure, burstgpt, facts_file, jsonl, mooncake, server_log
 from qwisp.trace.json_lines import parse_line
+from qwisp.trace.no_gc import no_gc
 from qwisp.trace.request import Trace
 from qwisp.trace.source import KNOWN_FORMATS, lines, plain, read_bytes
 
@@ -22,7 +23,8 @@ def read_trace(path: str | Path, *, lenient: bool = False) -> Trace:
     Raises `BadInput` for no such file, `BadTrace` with line and column for a bad line; `lenient`
     skips and counts bad lines instead.
     """
-    return parse_trace(read_bytes(path), Path(path).name, lenient=lenient)
+    with no_gc():
+        return parse_trace(read_bytes(path), Path(path).name, lenient=lenient)
 
 
 def parse_trace(data: bytes, name: str = "trace", *, lenient: bool = False) -> Trace:
