@@ -42,16 +42,20 @@ def open_engine(
     safeguards: Safeguards | None = None,
     ops: Ops | None = None,
     tap: Tap = no_tap,
-    ahead: int = 0,
+    ahead: int | None = None,
     keeps_logits: bool = False,
     poisons: bool = False,
-    is_compiled: bool = False,
-    has_kernels: bool = False,
+    is_compiled: bool | None = None,
+    has_kernels: bool | None = None,
 ) -> Engine:
     """Allocate the arena of a layout and return scheduler and executor over it.
 
-    `width` is the decode width, by default 8 or the lanes, whichever is more.
+    `width` is the decode width, by default 8 or the lanes, whichever is more. What is None follows
+    the backend: steps are compiled and issued ahead on a GPU, own kernels run on CUDA. On a CPU a
+    step is bound by its products, and issuing ahead would copy the arena that the step before reads.
     """
+    backend = gpu_backend()
+    on_gpu = backend is not None and ops is None
     chunk = settings.chunk_tokens
     size = SessionBytes(model.spec, None, chunk)
     space = RowSpace(layout, size)
@@ -59,10 +63,10 @@ def open_engine(
         width=max(width or 8, decode_width(layout.lanes)),
         chunk_tokens=chunk,
         dtype=model.dtype,  # type: ignore[arg-type]
-        backend=gpu_backend() or "cpu",
+        backend=backend or "cpu",
         safeguards=safeguards or Safeguards(),
-        is_compiled=is_compiled,
-        has_kernels=has_kernels,
+        is_compiled=on_gpu if is_compiled is None else is_compiled,
+        has_kernels=on_gpu and backend == "cuda" if has_kernels is None else has_kernels,
     )
     arena = Arena(model.decoder.spec, arena_plan(space, layout, chunk), model.dtype)
     context = Context(ops or Ops(), identity.safeguards, tap, poisons)
@@ -72,7 +76,7 @@ def open_engine(
         identity,
         clients,
         context=context,
-        ahead=ahead,
+        ahead=int(backend is not None) if ahead is None else ahead,
         keeps_logits=keeps_logits,
     )
     return Engine(Scheduler(space, settings), executor, size)
