@@ -52,7 +52,7 @@ def open_engine(
 
     `width` is the decode width, by default 8 or the lanes, whichever is more. What is None follows
     the backend: steps are compiled and issued ahead on a GPU, own kernels run on CUDA. On a CPU a
-    step is bound by its products, and issuing ahead would copy the arena that the step before reads.
+    step is bound by its products, and one issued ahead copies the arena that the last one reads.
     """
     backend = gpu_backend()
     on_gpu = backend is not None and ops is None

@@ -98,7 +98,7 @@ def certify(
     sample = Sample(runs.prompts[longest], tuple(reply.tokens), np.stack(reply.logits))
     return Certificate(
         model=model.name,
-        identity=identity,
+        identity=runs.identity,
         rows=rows,
         altered=dict(runs.altered),
         sample=sample,

@@ -53,7 +53,8 @@ CASES = (
 class Runs:
     """Runs requests under cases; solo replies are kept, because cases share them.
 
-    `altered` counts, per hostile shim, the results that it changed.
+    `altered` counts, per hostile shim, the results that it changed. `identity` is the engine's own,
+    which says more than was asked: the backend, and whether steps are compiled.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Runs:
             ops=HostileOps(long_keys=128) if self._hostile else Ops(),
             keeps_logits=True,
         )
+        self.identity = engine.identity
         if trail is not None:
             trail.context = engine.executor.context
             trail.context.tap = trail

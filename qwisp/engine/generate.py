@@ -104,7 +104,7 @@ def generate(
         gen_cap_tokens=max_new,
     )
     _check_memory(model, context, count, chunk_tokens)
-    engine = open_engine(model, layout, script, settings, ahead=1)
+    engine = open_engine(model, layout, script, settings)
     totals = {i: len(request.prompt) for i, request in named.items()}
     drive(engine.scheduler, _Prefilling(engine.executor, totals, on_prefill))
     return [script.replies[i] for i in named], engine
