@@ -18,6 +18,7 @@ from qwisp.planner import Plan, make_plan
 from qwisp.planner.candidates import Proposal
 from qwisp.planner.document import plan_document
 from qwisp.planner.session_memory import session_memory
+from qwisp.sim.run import Run
 from qwisp.units import MIB, format_bytes
 
 COLUMNS = (
@@ -112,17 +113,21 @@ def remarks(plan: Plan) -> list[str]:
                 f"at 0.8 of this rate 95 % of first tokens come within "
                 f"{plan.best.easier.ttft_s.p95:,.1f} s"
             )
-        share = plan.best.run.summary.extrapolated
-        if share > 0:
-            widest = plan.cost.step_ps_by_width[-1][0]
-            lines.append(
-                f"extrapolated: {share:.0%} of the reply tokens come at more than {widest} lanes, "
-                "which nobody measured here"
-            )
-        if plan.best.run.max_new == "oracle":
-            lines.append(
-                "clairvoyant: reply lengths were given to the scheduler (--max-new oracle)"
-            )
+        lines += run_remarks(plan.best.run)
+    return lines
+
+
+def run_remarks(run: Run) -> list[str]:
+    """Return what bounds the figures of one run: widths nobody measured, lengths given away."""
+    lines = []
+    if run.summary.extrapolated > 0:
+        widest = run.cost.step_ps_by_width[-1][0]
+        lines.append(
+            f"extrapolated: {run.summary.extrapolated:.0%} of the reply tokens come at more than "
+            f"{widest} lanes, which nobody measured here"
+        )
+    if run.max_new == "oracle":
+        lines.append("clairvoyant: reply lengths were given to the scheduler (--max-new oracle)")
     return lines
 
 

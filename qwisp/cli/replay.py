@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from qwisp.cli import output
-from qwisp.cli.plan import COLUMNS, more_memory, row
+from qwisp.cli.plan import COLUMNS, more_memory, row, run_remarks
 from qwisp.cli.replay_options import Question, replay_options
 from qwisp.errors import BadInput, CheckFailed
 from qwisp.memory.session_bytes import SessionBytes
@@ -93,6 +93,8 @@ def command(
         output.note(line, output_format)
     for text, count in run.summary.waits_by_binding.items():
         output.note(f"waited for {text}: {count:,}", output_format)
+    for line in (*_refusals(run), *run_remarks(run)):
+        output.note(line, output_format)
     if check_stepwise:
         output.note("closed form equals single steps in every decision and time", output_format)
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _RSS_UNITS_PER_MIB
@@ -144,6 +146,16 @@ def _say_infeasible(q: Question, layout: Layout, size: SessionBytes, output_form
     output.note("verdict: infeasible", output_format)
     output.note(f"why: {document['why']}", output_format)
     output.note(f"next: {more_memory(needed)}, or fewer and smaller sessions", output_format)
+
+
+def _refusals(run: Run) -> list[str]:
+    """Return what was refused for what, and what the last of each would have needed."""
+    last = {e.detail[0].split(": ")[0]: e.detail for e in run.log if e.kind == "refused"}
+    lines = []
+    for binding, count in run.summary.refusals_by_binding.items():
+        reason, offer = last[binding]
+        lines.append(f"refused for {binding}: {count:,}; the last: {reason}; {offer}")
+    return lines
 
 
 def _stalls(summary: Summary) -> list[str]:

@@ -19,6 +19,7 @@ _COUNTS = (
     "moves",
     "pauses",
     "waits_by_binding",
+    "refusals_by_binding",
 )
 _RATES = (
     "output_tokens_per_s",
@@ -57,6 +58,7 @@ def plan_document(plan: Plan, machine: str) -> dict[str, Any]:
             "machines": offered.num_machines,
         },
         "rate": float(plan.rate),
+        "max_new": next((c.run.max_new for c in plan.candidates if c.run), None),
         "verdict": plan.verdict,
         "why": plan.why,
         "best": None if plan.best is None else plan.best.layout.text,

@@ -135,6 +135,7 @@ def quantile_frame(candidates: Sequence[Mapping[str, Any]], key: str) -> pl.Data
 def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     ratio = document["offered"]["ratio"]
     load = "a burst: all at once" if ratio is None else f"{ratio:.3g} x capacity as recorded"
+    oracle = [("reply lengths", "clairvoyant: given to the scheduler (--max-new oracle)")]
     return [
         ("model", str(document["model"])),
         ("machine", str(document["machine"])),
@@ -142,6 +143,7 @@ def _facts(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("memory for sessions", format_bytes(document["memory_bytes"])),
         ("offered load", load),
         ("compared at", f"{document['rate']:g}x of the recorded arrivals"),
+        *(oracle if document.get("max_new") == "oracle" else []),
     ]
 
 

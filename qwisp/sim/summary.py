@@ -53,6 +53,7 @@ class Summary:
     moves: int
     pauses: int
     waits_by_binding: dict[str, int]
+    refusals_by_binding: dict[str, int]
     queue_s: Spread
     ttft_s: Spread
     tpot_s: Spread
@@ -112,6 +113,7 @@ def summarize(run: Run) -> Summary:
         moves=int(frame["moves"].sum()),
         pauses=int(frame["pauses"].sum()),
         waits_by_binding=dict(sorted(waits.iter_rows())),
+        refusals_by_binding=_refusals(frame) if counts["refused"] else {},
         queue_s=spread(frame["queue_s"]),
         ttft_s=spread(frame["ttft_s"]),
         tpot_s=spread(frame["tpot_s"]),
@@ -131,6 +133,13 @@ def summarize(run: Run) -> Summary:
         verdict=verdict,
         why=why,
     )
+
+
+def _refusals(frame: pl.DataFrame) -> dict[str, int]:
+    """Return how many requests were refused for what: a reason names its resource first."""
+    reasons = frame.filter(pl.col("outcome") == "refused")["reason"]
+    found = reasons.str.split(": ").list.first().value_counts(name="n")
+    return dict(sorted(found.iter_rows()))
 
 
 def _wasted(frame: pl.DataFrame) -> float | None:

@@ -97,3 +97,25 @@ def test_a_cut_of_ones_own_is_one_file(tmp_path, capsys) -> None:
     assert found[str(path)]["moves"] < found["smallest_fit"]["moves"]
     assert main([*WORDS, "--memory=12GiB", "--cut=none"]) == 2
     assert "cut 'none' is not known" in capsys.readouterr().err
+
+
+def test_every_refusal_is_named_with_its_numbers(capsys) -> None:
+    small = [*WORDS[:-1], "--layout=4096x12,16384x2", "--memory=12GiB"]
+    assert main([*small, "--json"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["refusals_by_binding"] == {"no free session large enough": document["refused"]}
+    line = next(line for line in err.splitlines() if line.startswith("refused for"))
+    assert f": {document['refused']}; " in line
+    assert "32,768 is the most a place here holds" in line
+    assert "would fit" in line
+
+
+@pytest.mark.parametrize("command", ["plan", "replay"])
+def test_lengths_given_away_are_called_clairvoyant(command: str, capsys) -> None:
+    words = [command, *WORDS[1:], "--memory=12GiB", "--rate=1x"]
+    for max_new in ("oracle", "unset"):
+        assert main([*words, f"--max-new={max_new}", "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["max_new"] == max_new
+        assert ("clairvoyant" in err) == (max_new == "oracle")
