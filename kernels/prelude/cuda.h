@@ -5,6 +5,7 @@
 typedef long long wide;
 #define MINUS_INFINITY from_bits(0xff800000u)
 #define PER_LANE(type, name) type name
+#define PER_LANE_ARRAY(type, name, count) type name[count]
 #define AT(name) name
 #define LANES for (int lane = threadIdx.x % LANE_COUNT, once = 1; once; once = 0)
 #define SHARED(type, name, count) __shared__ type name[count]

@@ -9,6 +9,7 @@
 typedef int64_t wide;
 #define MINUS_INFINITY from_bits(0xff800000u)
 #define PER_LANE(type, name) type name[LANE_COUNT]
+#define PER_LANE_ARRAY(type, name, count) type name[LANE_COUNT][count]
 #define AT(name) name[lane]
 #define LANES for (int lane = 0; lane < LANE_COUNT; ++lane)
 #define SHARED(type, name, count) type name[count]

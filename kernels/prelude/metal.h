@@ -9,6 +9,7 @@ using namespace metal;
 typedef long wide;
 #define MINUS_INFINITY from_bits(0xff800000u)
 #define PER_LANE(type, name) type name
+#define PER_LANE_ARRAY(type, name, count) type name[count]
 #define AT(name) name
 #define LANES for (int lane = thread_index_in_simdgroup, once = 1; once; once = 0)
 #define SHARED(type, name, count) threadgroup type name[count]

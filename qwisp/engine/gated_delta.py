@@ -46,7 +46,9 @@ class GatedDeltaBlock:
             if c.kernels is None:
                 y, state = delta_step(*inner)
             else:
-                y, state = c.kernels.gated_delta_step(inner, step.num_live)
+                now = [t[:, None] for t in inner[:-1]]
+                y, state = c.kernels.gated_delta_step([*now, state], step.num_live)
+                y = y.squeeze(1)
             return self._output(c, y.astype(x.dtype), z), state, inputs[:, 1:]
 
         out, state, tail = c.pure(self.name, step, advance, x, *cache.read(step.slots))
@@ -64,13 +66,14 @@ class GatedDeltaBlock:
         inputs = mx.concatenate([tail[0], qkv[rows]])
         padded = mx.pad(inputs, [(rows.start, window.num_rows - rows.stop), (0, 0)])
         q, k, v = self._heads(self._convolve(padded[None])[0])
-        outs = []
-        for t in range(rows.start, rows.stop):
-            at = slice(t, t + 1)
-            y, state = delta_step(q[at], k[at], v[at], decay[at], beta[at], state)
-            outs.append(y)
+        inner = [t[rows] for t in (q, k, v, decay, beta)]
+        if c.kernels is None:
+            y, state = walk(*inner, state)
+        else:
+            y, state = c.kernels.gated_delta_step([*(t[None] for t in inner), state], 1)
+            y = y.squeeze(0)
         cache.write([slot], state, inputs[None, inputs.shape[0] - before :])
-        return self._output(c, window.fill(mx.concatenate(outs)).astype(x.dtype), z)
+        return self._output(c, window.fill(y).astype(x.dtype), z)
 
     def _project(self, c: Context, x: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
         """Return qkv `[M, conv]`, z `[M, Hv Dv]`, decay and beta `[M, Hv]` in fp32."""
@@ -132,3 +135,15 @@ def delta_step(
     delta = (v - (state * key).sum(axis=-1)) * beta[..., None]
     state = state + delta[..., None] * key
     return (state * q[..., None, :]).sum(axis=-1), state
+
+
+def walk(
+    q: mx.array, k: mx.array, v: mx.array, decay: mx.array, beta: mx.array, state: mx.array
+) -> tuple[mx.array, mx.array]:
+    """Return outputs `[T, Hv, Dv]` of one stream's T tokens in time, and the state `[1, ...]`."""
+    outs = []
+    for t in range(q.shape[0]):
+        at = slice(t, t + 1)
+        y, state = delta_step(q[at], k[at], v[at], decay[at], beta[at], state)
+        outs.append(y)
+    return mx.concatenate(outs), state

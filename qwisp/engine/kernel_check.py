@@ -16,6 +16,7 @@ from qwisp.scheduling.contract import Place
 from qwisp.spec.layers import FullAttention
 
 WIDTH = 8
+STEPS = 3
 LENGTHS = (1, 255, 256, 257, 700)
 HEADS, GROUPS, ROWS = 4, 2, 800
 
@@ -29,7 +30,7 @@ class Kernels(Protocol):
     def gated_delta_step(
         self, inputs: Sequence[mx.array], num_live: int
     ) -> tuple[mx.array, mx.array]:
-        """Return outputs and the new state."""
+        """Return outputs `[W, T, ...]` and the state after T tokens."""
 
 
 class Finding(NamedTuple):
@@ -92,12 +93,15 @@ def _attention(
 def _delta(
     kernels: Kernels, rng: np.random.Generator, dim: int
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    shapes = ((WIDTH, HEADS, dim),) * 3 + ((WIDTH, HEADS),) * 2 + ((WIDTH, HEADS, dim, dim),)
-    inputs = [rng.uniform(-1, 1, shape).astype(np.float32) for shape in shapes]
-    y, state = kernels.gated_delta_step([mx.array(x) for x in inputs], WIDTH)
-    expected = _definition("gated_delta_step/reference.py").gated_delta_step(*inputs)
-    yield "outputs", np.array(y), expected[0]
-    yield "state", np.array(state), expected[1]
+    shapes = ((WIDTH, STEPS, HEADS, dim),) * 3 + ((WIDTH, STEPS, HEADS),) * 2
+    inputs = [rng.uniform(-0.2, 0.2, shape).astype(np.float32) for shape in shapes]
+    start = rng.uniform(-1, 1, (WIDTH, HEADS, dim, dim)).astype(np.float32)
+    y, state = kernels.gated_delta_step([mx.array(x) for x in (*inputs, start)], WIDTH)
+    definition = _definition("gated_delta_step/reference.py")
+    for t in range(STEPS):
+        expected, start = definition.gated_delta_step(*(x[:, t] for x in inputs), start)
+        yield f"outputs of token {t}", np.array(y)[:, t], expected
+    yield "state", np.array(state), start
 
 
 def _definition(name: str) -> SimpleNamespace:

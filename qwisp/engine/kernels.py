@@ -68,7 +68,7 @@ _HOST_DELTA = """
 extern "C" void gated_delta_step(
     int groups_to_run, int HV, int DV, int DK, const float *q, const float *k, const float *v,
     const float *decay, const float *beta, const float *state, const int *live,
-    float *y, float *next) {
+    const int *steps, float *y, float *next) {
   for (int group = 0; group < groups_to_run; ++group) {
 BODY
   }

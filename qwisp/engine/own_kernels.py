@@ -38,7 +38,7 @@ class OwnKernels:
         self._partials = self._made("sdpa_rows/partials.h", rows, ["m", "l", "o"])
         names = ["m", "l", "o", "length", "sizes"]
         self._combine = self._made("sdpa_rows/combine.h", names, ["out"])
-        names = ["q", "k", "v", "decay", "beta", "state", "live"]
+        names = ["q", "k", "v", "decay", "beta", "state", "live", "steps"]
         self._delta = self._made("gated_delta_step/step.h", names, ["y", "next"])
 
     def sdpa_rows(
@@ -81,15 +81,20 @@ class OwnKernels:
     def gated_delta_step(
         self, inputs: Sequence[mx.array], num_live: int
     ) -> tuple[mx.array, mx.array]:
-        """Return `[W, Hv, Dv]` and the new state; idle rows of both are undefined."""
+        """Return `[W, T, Hv, Dv]` and the new state; idle rows of both are undefined.
+
+        `inputs` are q, k, v, decay, beta `[W, T, Hv, ...]` and the state `[W, Hv, Dv, Dk]`.
+        """
         state = inputs[-1]
         width, heads, value, key = state.shape
+        count = inputs[0].shape[1]
+        steps = mx.array([count] + [0] * 7, mx.int32)
         live = mx.array([int(row < num_live) for row in range(width)] + [0] * 8, mx.int32)
         y, new = self._run(
             self._delta,
-            [*inputs, live],
+            [*inputs, live, steps],
             width * heads * value,
-            [(width, heads, value), state.shape],
+            [(width, count, heads, value), state.shape],
             [("HV", heads), ("DV", value), ("DK", key)],
         )
         return y, new

@@ -31,7 +31,7 @@ class LaneKernels(Protocol):
     def gated_delta_step(
         self, inputs: Sequence[mx.array], num_live: int
     ) -> tuple[mx.array, mx.array]:
-        """Return outputs and new states of all rows."""
+        """Return outputs `[W, T, ...]` and new states of all rows after T tokens in time."""
 
 
 @dataclass(slots=True)

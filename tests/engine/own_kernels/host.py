@@ -65,14 +65,15 @@ def sdpa_rows(
 def gated_delta_step(
     library: ctypes.CDLL, *inputs: np.ndarray, live: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Run one step; `inputs` are q, k, v, decay, beta, state as in the reference."""
+    """Run steps in time; inputs are q, k, v, decay, beta `[W, T, ...]` and state `[W, ...]`."""
     state = inputs[-1]
     width, heads, value, key = state.shape
     arrays = [np.ascontiguousarray(x, np.float32) for x in inputs]
-    y = np.zeros((width, heads, value), np.float32)
+    steps = np.array([inputs[0].shape[1]], np.int32)
+    y = np.zeros((width, int(steps[0]), heads, value), np.float32)
     new = state.copy()
     live = live.astype(np.int32)
     library.gated_delta_step(
-        width * heads * value, heads, value, key, *_pointers(*arrays, live, y, new)
+        width * heads * value, heads, value, key, *_pointers(*arrays, live, steps, y, new)
     )
     return y, new

@@ -66,14 +66,17 @@ def test_a_ring_reads_its_window_by_position(library, position):
 
 def test_gated_delta_step_equals_its_definition_and_leaves_idle_rows_alone(library):
     rng = np.random.default_rng(5)
-    width, heads, value, key = 4, 3, 16, 96
-    q, k = rng.normal(0, 0.1, (2, width, heads, key)).astype(f32)
-    v = rng.normal(0, 1, (width, heads, value)).astype(f32)
-    decay, beta = rng.uniform(0, 1, (2, width, heads)).astype(f32)
+    width, steps, heads, value, key = 4, 5, 3, 16, 96
+    q, k = rng.normal(0, 0.1, (2, width, steps, heads, key)).astype(f32)
+    v = rng.normal(0, 1, (width, steps, heads, value)).astype(f32)
+    decay, beta = rng.uniform(0, 1, (2, width, steps, heads)).astype(f32)
     state = rng.normal(0, 1, (width, heads, value, key)).astype(f32)
     live = np.array([1, 0, 1, 1])
     y, new = host.gated_delta_step(library, q, k, v, decay, beta, state, live=live)
-    true_y, true_state = DELTA.gated_delta_step(q, k, v, decay, beta, state)
+    true_y, true_state = np.zeros_like(v), state
+    for t in range(steps):
+        inner = [x[:, t] for x in (q, k, v, decay, beta)]
+        true_y[:, t], true_state = DELTA.gated_delta_step(*inner, true_state)
     on = live.astype(bool)
     assert np.array_equal(y[on], true_y[on])
     assert np.array_equal(new[on], true_state[on])
