@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from qwisp.scheduling.layout import SessionSize
@@ -29,7 +30,6 @@ class PrefixStore:
     """Least recently used entries leave first; a tier never holds more than its bytes."""
 
     def __init__(self, budget_bytes: int, size: SessionSize) -> None:
-        self._size = size
         shared = budget_bytes // 3
         self.limits: dict[Tier, int] = {"shared": shared, "conversation": budget_bytes - shared}
         self.used: dict[Tier, int] = {"shared": 0, "conversation": 0}
@@ -37,24 +37,24 @@ class PrefixStore:
             "shared": OrderedDict(),
             "conversation": OrderedDict(),
         }
+        self._entries: dict[int, Entry] = {}  # of both tiers
         self._pending: dict[int, Entry] = {}
+        self._bytes = lru_cache(2**14)(size.bytes)
 
     def __len__(self) -> int:
-        return sum(len(tier) for tier in self._tiers.values())
+        return len(self._entries)
 
     def __contains__(self, key: int) -> bool:
-        return key in self._pending or any(key in tier for tier in self._tiers.values())
+        return key in self._pending or key in self._entries
 
     def holds(self, entry: Entry) -> bool:
         """Whether this very entry can still be restored from."""
-        return self._tiers[entry.tier].get(entry.key) is entry
+        return self._entries.get(entry.key) is entry
 
     def hit(self, prefix: tuple[int, ...], prompt_tokens: int) -> Entry | None:
         """Return the longest entry that the prompt begins with and does not end with."""
-        shared, conversation = self._tiers["shared"], self._tiers["conversation"]
-        for key in reversed(prefix):
-            entry = shared.get(key) or conversation.get(key)
-            if entry is not None and entry.num_tokens < prompt_tokens:
+        for entry in filter(None, map(self._entries.get, reversed(prefix))):
+            if entry.num_tokens < prompt_tokens:
                 return entry
         return None
 
@@ -64,7 +64,7 @@ class PrefixStore:
 
     def could_hold(self, num_tokens: int, tier: Tier) -> bool:
         """Whether an entry of so many tokens fits its tier at all."""
-        return self._size.bytes(num_tokens) <= self.limits[tier]
+        return self._bytes(num_tokens) <= self.limits[tier]
 
     def reserve(
         self, key: int, num_tokens: int, tier: Tier, pinned: frozenset[int] | set[int]
@@ -74,7 +74,7 @@ class PrefixStore:
         The bytes count from now on; `commit` makes the entry usable, `abandon` returns its bytes.
         Entries in `pinned` are being restored and stay.
         """
-        num_bytes = self._size.bytes(num_tokens)
+        num_bytes = self._bytes(num_tokens)
         limit = self.limits[tier]
         if key in self or num_bytes > limit:
             return None, []
@@ -98,7 +98,7 @@ class PrefixStore:
     def commit(self, entry: Entry) -> None:
         """The capture happened: the entry may be restored from."""
         del self._pending[entry.key]
-        self._tiers[entry.tier][entry.key] = entry
+        self._entries[entry.key] = self._tiers[entry.tier][entry.key] = entry
 
     def abandon(self, entry: Entry) -> None:
         """The capture did not happen."""
@@ -107,5 +107,5 @@ class PrefixStore:
 
     def drop(self, entry: Entry) -> None:
         """Forget an entry."""
-        del self._tiers[entry.tier][entry.key]
+        del self._entries[entry.key], self._tiers[entry.tier][entry.key]
         self.used[entry.tier] -= entry.num_bytes

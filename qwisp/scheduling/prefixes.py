@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 MAX_SEEN_KEYS = 2**17
 
 
+class _Seen:
+    """Keys of prompts: seen at least once, and seen again."""
+
+    __slots__ = ("again", "once")
+
+    def __init__(self) -> None:
+        self.once: set[int] = set()
+        self.again: set[int] = set()
+
+
 class Prefixes:
     """The store, the keys seen so far, and what every prefilling stream will capture where."""
 
@@ -28,7 +38,8 @@ class Prefixes:
         self.store = PrefixStore(settings.prefix_bytes, size)
         self._settings = settings
         self._prefills = prefills
-        self._seen: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        self._least_keys = -(-settings.min_shared_tokens // settings.prefix_step_tokens)
+        self._seen = _Seen(), _Seen()  # two generations: the older one is forgotten as a whole
         self._captures: dict[int, dict[int, Tier]] = {}  # by stream: position -> tier
         self._restored: dict[int, Entry] = {}
         self._pinned: set[int] = set()
@@ -39,11 +50,11 @@ class Prefixes:
 
     def see(self, stream: Stream) -> None:
         """Remember the keys of a prompt; later ones that share them will be told apart."""
-        new, old = self._seen
-        for key in stream.ask.prefix:
-            new[key] = new.get(key, 0) + 1 + old.pop(key, 0)
-        if len(new) > MAX_SEEN_KEYS:
-            self._seen = ({}, new)  # two generations: the older one is forgotten as a whole
+        (new, old), keys = self._seen, set(stream.ask.prefix)
+        new.again |= keys & new.once | keys & old.once
+        new.once |= keys
+        if len(new.once) > MAX_SEEN_KEYS:
+            self._seen = _Seen(), new
 
     def _shared_with_others(self, stream: Stream) -> int:
         """Return the tokens shared with any other prompt seen: its own keys count once."""
@@ -51,8 +62,7 @@ class Prefixes:
         low, high = 0, len(prefix)
         while low < high:
             middle = (low + high + 1) // 2
-            key = prefix[middle - 1]
-            if new.get(key, 0) + old.get(key, 0) > 1:
+            if prefix[middle - 1] in new.again or prefix[middle - 1] in old.again:
                 low = middle
             else:
                 high = middle - 1
@@ -67,11 +77,14 @@ class Prefixes:
         reached the end of what both share yet is told to capture there.
         """
         settings, prefix = self._settings, stream.ask.prefix
-        if not prefix or not self._prefills:
+        # Equal keys where `min_shared_tokens` end: sharing less is not worth a capture.
+        at = slice(self._least_keys - 1, self._least_keys)
+        akin = [other for other in self._prefills if other.ask.prefix[at] == prefix[at]]
+        if not prefix[at] or not akin:
             return False
         entry = self.store.hit(prefix, stream.prompt_tokens)
         have = entry.num_tokens if entry else 0
-        for other in self._prefills:
+        for other in akin:
             shared = common_tokens(
                 prefix,
                 stream.prompt_tokens - 1,
@@ -137,7 +150,7 @@ class Prefixes:
         if not captures:
             return None
         last = stream.prefill_end - 1  # with whole prompts the last stop is the end itself
-        at = min((at for at in captures if at > stream.position), default=None)
+        at = min(captures)
         return None if at == last and stream.prefill_end == stream.prompt_tokens else at
 
     def captures_at(self, stream: Stream, reached: int) -> tuple[list[Drop], list[Capture]]:
@@ -147,7 +160,9 @@ class Prefixes:
         """
         drops: list[Drop] = []
         captures: list[Capture] = []
-        due = self._captures.get(stream.id, {})
+        due = self._captures.get(stream.id)
+        if not due:
+            return drops, captures
         last = stream.prompt_tokens - 1
         if reached == last < stream.prefill_end:
             return drops, captures  # however the rounds fall, it is taken at the end

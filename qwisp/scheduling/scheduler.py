@@ -169,7 +169,9 @@ class Scheduler:
         while self.line and (not ops or self.space.has_free):
             found = self.line.pick(self.space)
             if found is None:
-                slides = [] if ops else self._compact()  # moves stand before admissions
+                slides = (
+                    [] if ops or self.space.fixed else self._compact()
+                )  # moves stand before admissions
                 if not slides:
                     break
                 ops += slides
@@ -356,6 +358,8 @@ class Scheduler:
 
 def _lost_captures(round: Round, outcome: Outcome) -> set[tuple[int, int]]:
     """Return (id, key) of captures that did not happen: failed, or after a failed operation."""
+    if not outcome.failed:
+        return set()
     first: dict[int, int] = {}
     for position, _ in outcome.failed:
         if position < len(round.ops):

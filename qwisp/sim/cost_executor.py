@@ -71,6 +71,7 @@ class CostExecutor:
         self._run = (0, 0, 0, 0, 0)  # index, begin_ps, rounds, first_ps, growth_ps
         self._ends: Sequence[int] = ()
         self._grant_ps = lru_cache(2**14)(cost.grant_ps)
+        self._copy_ps = lru_cache(2**14)(self._rows_copied_ps)
         self._round_ps, self._row_ps = cost.round_ps, cost.row_ps
         self._add_run = self.rounds.add
         self._do = {
@@ -278,7 +279,7 @@ class CostExecutor:
     def _capture(self, op: Capture) -> int:
         return self._copy_ps(op.num_tokens)
 
-    def _copy_ps(self, num_rows: int) -> int:
+    def _rows_copied_ps(self, num_rows: int) -> int:
         return self._cost.copy_ps(self._size.bytes(num_rows)) if num_rows else 0
 
     def _join(self, record: RequestRecord) -> None:
