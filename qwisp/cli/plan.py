@@ -107,11 +107,11 @@ def remarks(plan: Plan) -> list[str]:
     """Return what a reader must know about how far the figures carry."""
     lines = []
     if plan.best is not None:
-        if plan.best.sustained is not None and plan.best.easier.ttft_s.p95 is not None:
+        if plan.best.sustained is not None and plan.best.sustained.rate:
             lines.append(
                 "stable means that queues do not keep growing, not that they are short: "
                 f"at 0.8 of this rate 95 % of first tokens come within "
-                f"{plan.best.easier.ttft_s.p95:,.1f} s"
+                f"{plan.best.easier.ttft_s.p95 or 0:,.1f} s"
             )
         lines += run_remarks(plan.best.run)
     return lines
@@ -133,11 +133,13 @@ def run_remarks(run: Run) -> list[str]:
 
 def next_step(plan: Plan, given: Mapping[str, Any]) -> str:
     """Return what to do with the plan; `given` are the options it was asked with, by name."""
-    if plan.best is None and plan.verdict == "infeasible":
+    if plan.best is None and any(candidate.run for candidate in plan.candidates):
+        if plan.verdict == "infeasible":
+            return "give larger sessions with --layout, or requests that the model can hold"
+        return "keep the layout you have, or plan with less --memory or a higher --rate"
+    if plan.best is None:
         least = min(candidate.num_bytes for candidate in plan.candidates)
         return f"{more_memory(least)}, or shorter sessions with --layout"
-    if plan.best is None:
-        return "keep the layout you have, or plan with less --memory or a higher --rate"
     words = ["qwisp", "replay"]
     given = {**given, "context": plan.best.proposal.own_context_tokens or given["context"]}
     for name in ("model", "machine", "memory", "trace", "context", *_DEFAULTS):

@@ -49,7 +49,7 @@ class Plan:
 
     `verdict` is about the arrivals asked for, as recorded unless a rate was given: overloaded above
     the machine's capacity, backlogged when no candidate keeps up with them, else stable; infeasible
-    when none fits. `rate` is where the candidates are compared.
+    when none fits, or none finishes a single request. `rate` is where the candidates are compared.
 
     `differs` is False when no candidate moves, waits, pauses, refuses or cuts anything: then the
     traffic does not tell them apart and none is ranked.
@@ -146,12 +146,12 @@ def _conclude(
     candidates: tuple[Candidate, ...],
 ) -> Plan:
     ran = [c for c in candidates if c.run is not None]
-    best = min(ran, key=_merit, default=None)
+    best = min((c for c in ran if c.run.summary.finished), key=_merit, default=None)
     differs = any(_happened(c.run.summary) for c in ran)
     verdict = "infeasible" if best is None else best.run.summary.verdict
     if best is not None and offered.ratio is not None and offered.ratio > 1:
         verdict = "overloaded"
-    elif best is not None and best_rate is not None and best_rate < 1:
+    elif best is not None and _falls_behind(offered, best_rate):
         verdict = "backlogged"  # at the rate compared it is stable, which the search made sure of
     return Plan(
         model=model,
@@ -166,6 +166,11 @@ def _conclude(
         verdict=verdict,
         why=_why(offered, rate, best_rate, best, differs, candidates, memory_bytes),
     )
+
+
+def _falls_behind(offered: Offered, best_rate: Fraction | None) -> bool:
+    """Whether the search found that no candidate keeps up; a burst has no rate to keep up with."""
+    return offered.ratio is not None and best_rate is not None and best_rate < 1
 
 
 def _merit(candidate: Candidate) -> tuple:
@@ -194,6 +199,14 @@ def _why(
     candidates: tuple[Candidate, ...],
     memory_bytes: int,
 ) -> str:
+    ran = [c.run.summary for c in candidates if c.run is not None]
+    if best is None and ran:
+        refused = max(s.refused for s in ran)
+        names = ", ".join(sorted({name for s in ran for name in s.refusals_by_binding}))
+        return (
+            f"no candidate finishes any of {ran[0].requests:,} requests; up to {refused:,} are "
+            f"refused for {names}"
+        )
     if best is None:
         least = min((c.num_bytes for c in candidates), default=0)
         return f"no candidate fits {memory_bytes:,} bytes; the smallest takes {least:,}"
@@ -203,11 +216,11 @@ def _why(
             f"as recorded the trace needs {offered.num_machines} such machines "
             f"({offered.ratio:.2f} x capacity)"
         )
-    elif best_rate is not None and best_rate < 1:
-        parts.append(
-            f"no layout keeps up with the recorded arrivals, the best one sustains "
-            f"{float(best_rate):g}x of them"
+    elif _falls_behind(offered, best_rate):
+        found = (
+            f"the best one sustains {float(best_rate):g}x of them" if best_rate else "at no rate"
         )
+        parts.append(f"no layout keeps up with the recorded arrivals, {found}")
     parts.append(f"compared at {float(rate):g}x")
     if not differs:
         parts.append("no candidate moves, waits or refuses anything, so none is ranked")

@@ -130,9 +130,10 @@ def test_a_burst_has_no_rate_and_is_still_planned() -> None:
         requests=tuple(Request(i, 0, 20_000, 500) for i in range(12)),
         source="made here",
     )
-    plan = make_plan(MODEL, COST, burst, 12 * GIB, rate=Fraction(1))
+    plan = make_plan(MODEL, COST, burst, 12 * GIB)
     assert plan.offered.ratio is None
     assert plan.best is not None
+    assert "recorded arrivals" not in plan.why
     json.dumps(plan_document(plan, "m1-max-64gb"), allow_nan=False)
 
 
@@ -144,3 +145,15 @@ def test_slower_arrivals_never_make_an_easier_plan_worse(agents) -> None:
         for rate in (Fraction(1), Fraction(1, 100))
     ]
     assert waits[1].queue_s.mean < waits[0].queue_s.mean
+
+
+def test_a_plan_that_finishes_nothing_recommends_nothing() -> None:
+    long = Trace(
+        name="long",
+        requests=tuple(Request(i, i * 10**12, 300_000, 50) for i in range(5)),
+        source="made here",
+    )
+    plan = make_plan(MODEL, COST, long, 12 * GIB, rate=Fraction(1))
+    assert (plan.verdict, plan.best) == ("infeasible", None)
+    assert "no candidate finishes any of 5 requests" in plan.why
+    assert "refused for ContextFull, no free session large enough" in plan.why
