@@ -184,8 +184,8 @@ def figures(receipts: Sequence[Receipt]) -> list[tuple[Any, str]]:
         return []
     machine = load_machine(PUBLISHED["machine"])
     frame = frontier_frame(
-        server(), lanes=lanes, limit_bytes=machine.usable_bytes, most_tokens=262_144
+        server(), lanes, bar=BAR, limit_bytes=machine.usable_bytes, most_tokens=262_144
     )
     point = (PUBLISHED["arena_tokens"], shares["first"].value)
-    chart = shared_prefix_frontier(frame, bar=float(BAR), point=point)
+    chart = shared_prefix_frontier(frame, bar=BAR, point=point)
     return [(chart, "Dashes do not fit the machine; the dot is the published run, an upper bound.")]

@@ -238,7 +238,8 @@ def on_one_axis(guess: float, model: float, receipt: float | None, *, unit: str)
     says = f"is {share:.2g} times" if abs(share - 1) >= 0.05 else "meets"
     rows = [("guess", guess), ("model", model), *([("receipt", receipt)] if receipt else [])]
     frame = pl.DataFrame(rows, schema={"said by": pl.String, "value": pl.Float64}, orient="row")
-    title = f"your guess {says} the answer: {answer:,.4g} {unit}"
+    value = f"{answer:,.0f}" if answer >= 1000 else f"{answer:.4g}"
+    title = f"your guess {says} the answer: {value} {unit}"
     return (
         alt.Chart(frame, title=title)
         .mark_point(filled=True, size=140)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
+
 import altair as alt
 import polars as pl
 
@@ -12,8 +15,9 @@ _WIDTH = 640
 
 def frontier_frame(
     server: SharedPrefix,
+    lanes: Sequence[int],
     *,
-    lanes: list[int],
+    bar: Fraction,
     limit_bytes: int,
     most_tokens: int,
     num_points: int = 65,
@@ -21,12 +25,15 @@ def frontier_frame(
     """Return `lanes`, `shared_tokens`, `share` and whether it `fits`, up to `most_tokens`.
 
     The last length that fits stands there too, and begins the part that does not, so that both
-    parts of a curve meet.
+    parts of a curve meet; so does the length at which `bar` is reached.
     """
     rows: list[tuple[str, int, float, str]] = []
     for count in lanes:
         last = min(server.largest_tokens(count, limit_bytes), most_tokens)
         points = {most_tokens * i // (num_points - 1) for i in range(num_points)} | {last}
+        crossing = server.crossing_tokens(count, bar)
+        if crossing is not None and crossing <= most_tokens:
+            points.add(crossing)
         for tokens in sorted(points):
             share = float(server.share(count, tokens))
             if tokens <= last:
@@ -38,19 +45,20 @@ def frontier_frame(
 
 
 def shared_prefix_frontier(
-    frame: pl.DataFrame, *, bar: float, point: tuple[int, float] | None = None
+    frame: pl.DataFrame, *, bar: Fraction, point: tuple[int, float] | None = None
 ) -> alt.LayerChart:
     """Return the share of the peak by shared tokens, a curve a number of lanes, and the bar.
 
     `frame` is what `frontier_frame` returns; dashes do not fit the machine. `point` is a run as
     (tokens, share).
     """
-    above = frame.filter((pl.col("share") >= bar) & (pl.col("fits") == "fits"))
-    title = f"no length that fits makes copies {bar * 100:.0f} % of the peak"
+    above = frame.filter((pl.col("share") >= float(bar)) & (pl.col("fits") == "fits"))
+    percent = f"{float(bar) * 100:.3g} %"
+    title = f"no length that fits makes copies {percent} of the peak"
     if above.height:
         first = above.sort("shared_tokens").row(0, named=True)
         soonest = f"{first['shared_tokens']:,} shared tokens in {first['lanes']} lanes"
-        title = f"copies pass {bar * 100:.0f} % of the peak from about {soonest}"
+        title = f"copies reach {percent} of the peak from {soonest} on"
     lines = (
         alt.Chart(frame)
         .mark_line()
@@ -63,7 +71,8 @@ def shared_prefix_frontier(
             ),
         )
     )
-    rule = alt.Chart(pl.DataFrame({"bar": [bar]})).mark_rule(color="#D55E00").encode(y="bar:Q")
+    line = alt.Chart(pl.DataFrame({"bar": [float(bar)]}))
+    rule = line.mark_rule(color="#333", strokeWidth=1.5).encode(y="bar:Q")
     layers = [lines, rule]
     if point is not None:
         run = pl.DataFrame({"shared_tokens": [point[0]], "share": [point[1]]})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import polars as pl
 import pytest
 
@@ -9,12 +11,13 @@ from qwisp import charts
 from qwisp.charts.shared_prefix import frontier_frame, shared_prefix_frontier
 from qwisp.memory.shared_prefix import SharedPrefix
 
+BAR = Fraction(1, 10)
 SERVER = SharedPrefix(base_bytes=100_000, fixed_bytes=100, row_bytes=1)
 
 
 def frame(limit_bytes: int, most_tokens: int = 64_000) -> pl.DataFrame:
     return frontier_frame(
-        SERVER, lanes=[2, 4], limit_bytes=limit_bytes, most_tokens=most_tokens, num_points=9
+        SERVER, [2, 4], bar=BAR, limit_bytes=limit_bytes, most_tokens=most_tokens, num_points=9
     )
 
 
@@ -36,11 +39,11 @@ def test_where_everything_fits_nothing_is_dashed():
 @pytest.mark.parametrize(
     ("limit_bytes", "title"),
     [
-        (10**9, "copies pass 10 % of the peak from about 8,000 shared tokens in 4 lanes"),
+        (10**9, "copies reach 10 % of the peak from 4,096 shared tokens in 4 lanes on"),
         (105_000, "no length that fits makes copies 10 % of the peak"),
     ],
 )
 def test_the_title_says_whether_the_bar_is_passed(limit_bytes, title):
-    chart = shared_prefix_frontier(frame(limit_bytes), bar=0.1, point=(1000, 0.02))
+    chart = shared_prefix_frontier(frame(limit_bytes), bar=BAR, point=(1000, 0.02))
     assert chart.title == title
     assert charts.to_svg(chart).startswith("<svg")
