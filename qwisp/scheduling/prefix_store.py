@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from qwisp.errors import SchedulerBug
 from qwisp.scheduling.layout import SessionSize
 
 Tier = Literal["shared", "conversation"]
@@ -109,3 +110,20 @@ class PrefixStore:
         """Forget an entry."""
         del self._entries[entry.key], self._tiers[entry.tier][entry.key]
         self.used[entry.tier] -= entry.num_bytes
+
+    def check(self) -> None:
+        """Raise `SchedulerBug` unless every tier holds what it counts, within its bytes."""
+        for name, tier in self._tiers.items():
+            pending = [entry for entry in self._pending.values() if entry.tier == name]
+            held = sum(entry.num_bytes for entry in (*tier.values(), *pending))
+            if not held == self.used[name] <= self.limits[name]:
+                raise SchedulerBug(
+                    f"the {name} tier holds {held} bytes, counts {self.used[name]} and may hold "
+                    f"{self.limits[name]}"
+                )
+            if any(self._entries.get(key) is not entry for key, entry in tier.items()):
+                raise SchedulerBug(f"an entry of the {name} tier cannot be found")
+        if len(self._entries) != sum(map(len, self._tiers.values())):
+            raise SchedulerBug("an entry is in no tier, or in two")
+        if self._pending.keys() & self._entries.keys():
+            raise SchedulerBug("a blob is captured that is already held")

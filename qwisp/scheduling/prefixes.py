@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from qwisp.errors import SchedulerBug
 from qwisp.scheduling.contract import Capture, Drop, Restore
 from qwisp.scheduling.prefix_plan import common_tokens, on_grid, plan_prefix
 from qwisp.scheduling.prefix_store import Entry, PrefixStore, Tier
@@ -207,3 +208,11 @@ class Prefixes:
         """A stream left: it captures nothing more."""
         self._captures.pop(stream.id, None)
         self._restored.pop(stream.id, None)
+
+    def check(self) -> None:
+        """Raise `SchedulerBug` unless the store is sound and only prefills are to be captured."""
+        self.store.check()
+        prefilling = {stream.id: stream for stream in self._prefills}
+        for stream_id, due in self._captures.items():
+            if due and (stream_id not in prefilling or min(due) < prefilling[stream_id].position):
+                raise SchedulerBug(f"request {stream_id} can no longer be captured at {min(due)}")

@@ -354,6 +354,8 @@ class Scheduler:
         """Raise `SchedulerBug` unless every invariant holds."""
         self.space.check()
         check_streams(self)
+        if self.prefixes is not None:
+            self.prefixes.check()
 
 
 def _lost_captures(round: Round, outcome: Outcome) -> set[tuple[int, int]]:
