@@ -217,10 +217,11 @@ def _why(
             f"({offered.ratio:.2f} x capacity)"
         )
     elif _falls_behind(offered, best_rate):
-        found = (
-            f"the best one sustains {float(best_rate):g}x of them" if best_rate else "at no rate"
-        )
-        parts.append(f"no layout keeps up with the recorded arrivals, {found}")
+        parts.append("no layout keeps up with the recorded arrivals")
+        if best_rate:
+            parts[-1] += f", the best one sustains {float(best_rate):g}x of them"
+        else:
+            parts[-1] += " or with any slower ones that were tried"
     parts.append(f"compared at {float(rate):g}x")
     if not differs:
         parts.append("no candidate moves, waits or refuses anything, so none is ranked")
