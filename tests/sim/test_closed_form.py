@@ -38,36 +38,40 @@ LAYOUTS = (
 )
 
 
-def random_cost(rng: Random, chunk_tokens: int) -> CostModel:
-    """Coefficients of every size, zero included; depths that saturate in a window."""
+def random_cost(rng: Random, chunk_tokens: int, grid_ps: int) -> CostModel:
+    """Coefficients of every size, zero included; depths that saturate in a window.
+
+    All are multiples of `grid_ps`, as arrivals are: on a coarse grid these meet ends of rounds.
+    """
     widths = sorted(rng.sample(range(1, 9), rng.randint(1, 3)))
     step_ps = 0
     table = []
     for width in widths:
         step_ps += rng.randint(0, 500)
-        table.append((width, max(1, step_ps)))
+        table.append((width, max(1, step_ps) * grid_ps))
     return CostModel(
         name="random",
         machine="none",
         model="none",
         chunk_tokens=chunk_tokens,
         chunk_rule=rng.choice(["aligned", "ceil"]),
-        round_ps=rng.choice([0, rng.randint(1, 300)]),
-        chunk_ps=rng.choice([0, rng.randint(1, 900)]),
-        token_ps=rng.randint(0, 9),
-        depth_ps=rng.choice([0, 1]),
-        window_depth_ps=rng.choice([0, 2]),
+        round_ps=rng.choice([0, rng.randint(1, 300)]) * grid_ps,
+        chunk_ps=rng.choice([0, rng.randint(1, 900)]) * grid_ps,
+        token_ps=rng.randint(0, 9) * grid_ps,
+        depth_ps=rng.choice([0, 1]) * grid_ps,
+        window_depth_ps=rng.choice([0, 2]) * grid_ps,
         window_tokens=rng.choice([8, 40]),
         step_ps_by_width=tuple(table),
-        row_ps=rng.choice([0, 0, 1, 3]),
-        copy_bytes_per_s=rng.choice([10**9, 10**12]),
+        row_ps=rng.choice([0, 0, 1, 3]) * grid_ps,
+        copy_bytes_per_s=rng.choice([10**9, 10**12]),  # 1000 or 1 ps a byte
     )
 
 
-def random_workload(rng: Random) -> tuple[list, list]:
+def random_workload(rng: Random, grid_ps: int) -> tuple[list, list]:
     """Simultaneous arrivals, bursts and idle gaps; prompts of one token; cancels at any time."""
     gap_ps = rng.choice([10, 500, 5_000, 50_000])
     now_ps, asks, cancels = 0, [], []
+    gap_ps *= max(1, grid_ps // 50)
     for number in range(rng.randint(1, 40)):
         now_ps += rng.choice([0, 0, rng.randint(0, gap_ps), rng.randint(0, 40 * gap_ps)])
         prompt = rng.choice([1, 2, rng.randint(1, 30), rng.randint(1, 260)])
@@ -76,9 +80,10 @@ def random_workload(rng: Random) -> tuple[list, list]:
         shared, family = rng.randint(0, prompt // STEP + 1), rng.randint(1, 3) * 1000
         keys = (family + at if at < shared else 10**6 * (number + 1) + at for at in range(10**3))
         prefix = tuple(islice(keys, rng.choice([0, -(-prompt // STEP)])))
-        asks.append((now_ps, Ask(number, prompt, max_new, prefix), output))
+        at_ps = now_ps // grid_ps * grid_ps
+        asks.append((at_ps, Ask(number, prompt, max_new, prefix), output))
         if rng.random() < 0.15:
-            cancels.append((now_ps + rng.randint(0, 60 * gap_ps), number))
+            cancels.append((at_ps + rng.randint(0, 60 * gap_ps // grid_ps) * grid_ps, number))
     return asks, cancels
 
 
@@ -118,7 +123,8 @@ SEEDS = 300
 
 def run_seed(seed: int, *, stepwise: bool) -> tuple:
     rng = Random(seed)
-    cost = random_cost(rng, rng.choice([1, 4, 16, 64]))
+    grid_ps = rng.choice([1, 1, 1000])
+    cost = random_cost(rng, rng.choice([1, 4, 16, 64]), grid_ps)
     settings = settings_for(
         cost,
         order=rng.choice(["fcfs", "first_fit", "sjf"]),
@@ -132,7 +138,7 @@ def run_seed(seed: int, *, stepwise: bool) -> tuple:
         boundary_tokens=rng.choice([1, 4, 8, 16]),
         min_shared_tokens=rng.choice([1, 10, 40]),
     )
-    work = random_workload(rng)
+    work = random_workload(rng, grid_ps)
     return replayed(rng.choice(LAYOUTS), settings, cost, work, stepwise)
 
 
@@ -154,6 +160,28 @@ def test_the_random_workloads_hold_what_they_are_meant_to_hold() -> None:
     for kind in ("finished", "refused", "cancelled", "restore", "capture"):
         assert seen[kind] >= 20, seen
     assert rounds >= 2 * calls
+
+
+@pytest.mark.parametrize("layout", ["100x2", "per_request:1500"])
+@pytest.mark.parametrize("row_ps", [0, 3])
+def test_arrivals_and_cancels_at_the_very_end_of_a_round_are_seen_in_the_same_one(
+    layout: str, row_ps: int
+) -> None:
+    """An arrival, or a cancel, a picosecond before, at and after the end of every round."""
+    cost = replace(random_cost(Random(3), 4, 1), row_ps=row_ps, chunk_rule="aligned")
+    settings = settings_for(cost, budget_tokens=8, grow_tokens=8)
+    first = (0, Ask(0, 90, 30), 30)
+    _, alone, _ = replayed(layout, settings, cost, ([first], []), True)
+    assert len(alone.rounds.rows) > 40
+    for _, _, end_ps, *_ in alone.rounds.rows:
+        for at_ps in (end_ps - 1, end_ps, end_ps + 1):
+            for work in (
+                ([first, (at_ps, Ask(1, 20, 9), 9)], []),
+                ([first], [(at_ps, 0)]),
+                ([first, (5, Ask(1, 60, 40), 40)], [(at_ps, 1)]),
+            ):
+                closed = replayed(layout, settings, cost, work, False)
+                assert_equal_runs(closed, replayed(layout, settings, cost, work, True))
 
 
 MODEL, MACHINE = "qwen3.6-35b-a3b", "m1-max-64gb"
