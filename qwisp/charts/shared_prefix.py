@@ -57,8 +57,8 @@ def shared_prefix_frontier(
     title = f"no length that fits makes copies {percent} of the peak"
     if above.height:
         first = above.sort("shared_tokens").row(0, named=True)
-        soonest = f"{first['shared_tokens']:,} shared tokens in {first['lanes']} lanes"
-        title = f"copies reach {percent} of the peak from {soonest} on"
+        where = f"{first['shared_tokens']:,} shared tokens"
+        title = f"in {first['lanes']} lanes, copies reach {percent} of the peak at {where}"
     lines = (
         alt.Chart(frame)
         .mark_line()

@@ -39,7 +39,7 @@ def test_where_everything_fits_nothing_is_dashed():
 @pytest.mark.parametrize(
     ("limit_bytes", "title"),
     [
-        (10**9, "copies reach 10 % of the peak from 4,096 shared tokens in 4 lanes on"),
+        (10**9, "in 4 lanes, copies reach 10 % of the peak at 4,096 shared tokens"),
         (105_000, "no length that fits makes copies 10 % of the peak"),
     ],
 )
