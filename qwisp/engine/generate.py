@@ -110,6 +110,24 @@ def generate(
     return [script.replies[i] for i in named], engine
 
 
+def alone_and_together(
+    model: LoadedModel, lengths: Sequence[int], *, max_new: int
+) -> list[tuple[Reply, Reply]]:
+    """Return, for a made-up prompt of each length, its reply alone and its reply among the others.
+
+    >>> from qwisp.engine.loading import load_model
+    >>> pairs = alone_and_together(load_model("tiny:llama"), [3, 9], max_new=4)
+    >>> [alone.tokens == together.tokens for alone, together in pairs]
+    [True, True]
+    """
+    vocab = model.decoder.spec.vocab
+    texts = [tuple((37 * i + 11 * j) % vocab for j in range(n)) for i, n in enumerate(lengths)]
+    requests = [Request(prompt=text) for text in texts]
+    together, _ = generate(model, requests, max_new=max_new, lanes=len(requests))
+    alone = [generate(model, [request], max_new=max_new)[0][0] for request in requests]
+    return list(zip(alone, together, strict=True))
+
+
 def default_chunk() -> int:
     """Return rows of a prefill window: 256, or 64 on a CPU, where an empty row costs a full one."""
     return 64 if mx.default_device() == mx.Device(mx.cpu) else 256

@@ -18,6 +18,7 @@ from qwisp.engine.hostile import HostileOps
 from qwisp.engine.identity import Safeguards
 from qwisp.engine.loading import load_model
 from qwisp.engine.recall import build, codes
+from qwisp.engine.recall_run import recall_in_a_crowd
 from qwisp.engine.recall_text import KINDS, RING_WINDOW, VOCAB, Kind, Question, question
 from qwisp.scheduling.contract import Move
 from qwisp.spec.data_files import data_path
@@ -106,6 +107,14 @@ def answer(hand: Hand, i: int) -> list[int]:
 def test_everything_is_recalled_through_moves_pauses_and_restores(kind):
     questions = asked(kind, TOKENS)
     assert right(answered(kind, questions), questions) == [REPLY] * LANES
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_scheduler_moves_and_pauses_streams_that_recall(kind):
+    rows, _ = recall_in_a_crowd(kind, lanes=4, tokens=200, reply_tokens=16)
+    assert [row.right_tokens for row in rows] == [16] * 4
+    assert all(row.moves for row in rows)
+    assert any(row.pauses for row in rows)
 
 
 @pytest.mark.slow
