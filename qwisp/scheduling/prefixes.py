@@ -104,11 +104,10 @@ class Prefixes:
                 continue
             planned = self._captures.get(other.id, {})
             useful = [at for at in planned if have < at <= plan.capture]
-            fits = self.store.could_hold(plan.capture, "shared")
-            if not useful and other.position < plan.capture and fits:
-                self._add(other, plan.capture, "shared")
+            if not useful and self._add(other, plan.capture, "shared"):
                 useful = [plan.capture]
-            if useful and max(useful) - other.position < plan.capture:
+            # Equal when the other has not begun either: being ahead, it is the one to begin.
+            if useful and max(useful) - other.position <= plan.capture:
                 return True
         return False
 
@@ -138,10 +137,16 @@ class Prefixes:
             self._add(stream, plan.capture, "shared")
         return None if entry is None else Restore(stream.id, entry.key, entry.num_tokens)
 
-    def _add(self, stream: Stream, position: int, tier: Tier) -> None:
+    def _add(self, stream: Stream, position: int, tier: Tier) -> bool:
+        """Note that a stream is to be captured at a position; False where that cannot be."""
         keyed_tokens = len(stream.ask.prefix) * self._settings.prefix_step_tokens
-        if max(stream.position, self._settings.min_shared_tokens - 1) < position <= keyed_tokens:
-            self._captures.setdefault(stream.id, {})[position] = tier
+        least_tokens = max(stream.position + 1, self._settings.min_shared_tokens)
+        if not least_tokens <= position <= keyed_tokens:
+            return False
+        if not self.store.could_hold(position, tier):
+            return False
+        self._captures.setdefault(stream.id, {})[position] = tier
+        return True
 
     # ---- prefill -----------------------------------------------------------------------------
 

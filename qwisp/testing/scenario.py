@@ -81,8 +81,10 @@ def play(
             layout, size=size, memory_bytes=4096, model_context_tokens=context_tokens
         )
     space = RowSpace(layout, size, cut=cut)
-    engine = ToyEngine(requests, space.num_rows, yields=yields)
-    scheduler = Scheduler(space, settings or Settings())
+    settings = settings or Settings()
+    step = settings.prefix_step_tokens
+    engine = ToyEngine(requests, space.num_rows, yields=yields, prefix_step_tokens=step)
+    scheduler = Scheduler(space, settings)
     drive(scheduler, wrap(engine) if wrap else engine)
     scheduler.check()
     return Played(scheduler, engine)
