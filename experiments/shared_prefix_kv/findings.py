@@ -28,13 +28,14 @@ def _toy(receipts: Sequence[Receipt]) -> list[str]:
     copies = _by(receipts, "duplicated_bytes", "lanes")
     arenas = _by(receipts, "arena_bytes", "lanes")
     errors = _by(receipts, "arena_error", "lanes")
+    peaks = _by(receipts, "peak_bytes", "lanes")
     return [
         f"Toy, {lanes} lanes of {receipt.inputs['shared_tokens']} shared tokens: "
         f"{copies[lanes].value:,} bytes held again, bit for bit; arena {arenas[lanes].value:,} "
-        f"bytes, {errors[lanes].value} off the prediction; {receipt.value:.1%} of the peak "
-        f"({receipt.instrument})"
+        f"bytes, {errors[lanes].value} off the prediction; {receipt.value:.1%} of the peak of "
+        f"{peaks[lanes].value:,} bytes ({receipt.instrument})"
         for lanes, receipt in shares.items()
-        if lanes in copies and lanes in arenas and lanes in errors
+        if all(lanes in found for found in (copies, arenas, errors, peaks))
     ]
 
 

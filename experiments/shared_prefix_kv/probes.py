@@ -86,6 +86,7 @@ ENGINE_PROBES: tuple[tuple[str, Callable[[Run], Any], str, str], ...] = (
         f"{BITS}, against (B - 1) x shared x bytes per token",
     ),
     ("peak_bytes", lambda r: r["peak_bytes"], "bytes", PEAK),
+    ("mlx_peak_bytes", lambda r: r["mlx_peak_bytes"], "bytes", "mlx_peak of a fresh process"),
     ("toy_share", lambda r: round(r["duplicated_bytes"] / r["peak_bytes"], 6), "", PEAK),
 )
 
@@ -127,6 +128,8 @@ def published_point(book: ReceiptBook) -> None:
 def frontier(book: ReceiptBook) -> None:
     point, machine = server(), load_machine(PUBLISHED["machine"])
     cost = load_cost(PUBLISHED["model"], PUBLISHED["machine"])
+    coefficients = ("name", "chunk_tokens", "round_ps", "chunk_ps", "token_ps", "depth_ps")
+    calibration = {"calibration": {name: getattr(cost, name) for name in coefficients}}
     where = f"{MODEL_OF_MEMORY} on the published base"
     base = {"base_bytes": point.base_bytes, "bar": float(BAR)}
     limit = base | {"limit_bytes": machine.usable_bytes, "limit": machine.usable_rule}
@@ -137,7 +140,8 @@ def frontier(book: ReceiptBook) -> None:
         _say(book, "crossing_tokens", at, tokens, "tokens", where)
         _say(book, "crossing_peak_bytes", at, point.peak_bytes(lanes, tokens), "bytes", where)
         seconds = round(idle_first_token_s(cost, tokens, budget_tokens=2048), 1)
-        _say(book, "crossing_read_s", at, seconds, "s", "simulator, beyond the measured depths")
+        how = "simulator, beyond the measured depths"
+        _say(book, "crossing_read_s", at | calibration, seconds, "s", how)
         share = round(float(point.share(lanes, 128 * KIB)), 6)
         _say(book, "share_at_128k", at, share, "", where)
         at = limit | {"lanes": lanes}
