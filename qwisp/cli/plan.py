@@ -65,6 +65,7 @@ def command(
         rate=q.rate,
         max_new=q.max_new,
         own_context_tokens=q.own_context_tokens,
+        machine_bytes=q.machine.memory_bytes,
         progress=_progress,
     )
     document = plan_document(plan, q.machine.name)

@@ -185,6 +185,7 @@ def _layout(q: Question, text: str, size: SessionBytes, cut: str | None) -> Layo
         memory_bytes=q.memory_bytes,
         model_context_tokens=q.model.context_max_tokens,
         own_context_tokens=q.own_context_tokens,
+        machine_bytes=q.machine.memory_bytes,
     )
     return replace(layout, cut=cut) if cut else layout
 

@@ -56,6 +56,7 @@ def layout_of(
     memory_bytes: int,
     model_context_tokens: int,
     own_context_tokens: int | None = None,
+    machine_bytes: int | None = None,
 ) -> Layout:
     """Return the layout of a proposal. Raises `BadInput`, also for a model too short for it."""
     return parse_layout(
@@ -64,6 +65,7 @@ def layout_of(
         memory_bytes=memory_bytes,
         model_context_tokens=model_context_tokens,
         own_context_tokens=proposal.own_context_tokens or own_context_tokens,
+        machine_bytes=machine_bytes,
     )
 
 

@@ -79,12 +79,14 @@ def make_plan(
     rate: Fraction | None = None,
     max_new: MaxNew = "unset",
     own_context_tokens: int | None = None,
+    machine_bytes: int | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
     """Return the plan for a model, its cost on a machine, a trace and bytes for sessions.
 
     Without `rate` every feasible candidate's highest sustained rate is found, and all are compared
-    at the best of these and at 0.8 of it. Raises `NotCalibrated` when times are unknown and
+    at the best of these and at 0.8 of it. `machine_bytes` is the memory of the machine, which
+    decides the default budget of `per_request`. Raises `NotCalibrated` when times are unknown and
     `BadInput` for an empty trace.
     """
     if not trace.requests:
@@ -96,7 +98,9 @@ def make_plan(
     found: list[Candidate] = []
     for proposal in layouts or proposals(trace, size, memory_bytes, context):
         try:
-            layout = layout_of(proposal, size, memory_bytes, context, own_context_tokens)
+            layout = layout_of(
+                proposal, size, memory_bytes, context, own_context_tokens, machine_bytes
+            )
         except BadInput:
             if layouts:
                 raise  # it was asked for by name

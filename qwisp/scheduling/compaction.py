@@ -31,6 +31,5 @@ def compact(
             decodes = stream.state == DECODE
             rows = stream.length(steps) - 1 if decodes else stream.position
             stream.place = target
-            stream.moves += 1
             moves.append((stream, Move(stream.id, source, target, rows)))
     return moves

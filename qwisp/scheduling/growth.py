@@ -109,7 +109,6 @@ class Growth:
     def _settle_in(self, stream: Stream, target: Place, kind: str) -> None:
         self.left.append(stream.place)
         stream.place = target
-        stream.moves += 1
         stream.settled = self.holds_end(stream)
         self._note(kind, stream, target.slot)
 

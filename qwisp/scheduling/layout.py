@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from qwisp.errors import BadInput
-from qwisp.units import parse_bytes, parse_tokens
+from qwisp.units import GIB, parse_bytes, parse_tokens
 
 MARGIN_ROWS = 32
 MAX_SESSIONS = 4096
@@ -107,12 +107,14 @@ def parse_layout(
     model_context_tokens: int,
     own_context_tokens: int | None = None,
     lanes: int | None = None,
+    machine_bytes: int | None = None,
 ) -> Layout:
     """Return the layout that `text` means for a model and its session memory.
 
     A list is added to the engine's own session of `own_context_tokens`. `whole_window` and
     `fixed_arena` without a count take as many sessions as fit `memory_bytes`, at least one (a
-    layout that does not fit is the caller's infeasible row). Raises `BadInput`.
+    layout that does not fit is the caller's infeasible row). `per_request` without a budget takes
+    the default of a machine with `machine_bytes`, or all of `memory_bytes`. Raises `BadInput`.
     """
     name, _, argument = text.strip().partition(":")
     name = name.strip().lower()
@@ -136,7 +138,10 @@ def parse_layout(
         count = _as_many(size, cap, memory_bytes)
         return _equal("fixed_arena", "first_free", text, cap, count, lanes)
     if name == "per_request":
-        budget = parse_bytes(argument, of_bytes=memory_bytes) if argument else memory_bytes
+        default = memory_bytes
+        if machine_bytes is not None:
+            default = min(memory_bytes, request_budget_bytes(machine_bytes))
+        budget = parse_bytes(argument, of_bytes=memory_bytes) if argument else default
         return Layout(
             text=text.strip(),
             kind="per_request",
@@ -168,6 +173,15 @@ def parse_layout(
         cut="smallest_fit",
         context_tokens=largest,
     )
+
+
+def request_budget_bytes(machine_bytes: int) -> int:
+    """Return the default budget of `per_request`: 8 GiB from 48 GiB of memory on, 4 GiB below.
+
+    >>> request_budget_bytes(64 * GIB) // GIB, request_budget_bytes(36 * GIB) // GIB
+    (8, 4)
+    """
+    return (8 if machine_bytes >= 48 * GIB else 4) * GIB
 
 
 def _equal(

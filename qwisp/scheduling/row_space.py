@@ -12,9 +12,7 @@ from qwisp.scheduling.contract import Place
 from qwisp.scheduling.layout import MAX_ROWS, Layout, SessionSize
 from qwisp.scheduling.rules import load_rule
 
-Resource = Literal[
-    "no free session large enough", "contiguous rows", "byte budget", "lane count", "state slots"
-]
+Resource = Literal["no free session large enough", "contiguous rows", "byte budget", "lane count"]
 
 
 class RowSpace:

@@ -97,6 +97,8 @@ class Scheduler:
             return size
         stream = Stream(ask, size.cap_tokens, size.want_rows, index)
         self.live[ask.id] = stream
+        if self.line.passes and self.space.find(size.want_rows) is None:
+            stream.wait_binding = self.space.why_not(size.want_rows)
         self.line.append(stream)
         if self.prefixes is not None:
             self.prefixes.see(stream)

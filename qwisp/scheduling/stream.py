@@ -23,7 +23,6 @@ class Stream:
         "cap_tokens",
         "id",
         "joined",
-        "moves",
         "passed",
         "place",
         "position",
@@ -50,7 +49,6 @@ class Stream:
         self.base = 0
         self.joined = 0
         self.seq = 0
-        self.moves = 0
         self.passed = 0
         self.settled = False
         self.wait_binding = ""

@@ -87,6 +87,7 @@ def _replayed(scenario: Scenario, stamp: int) -> tuple[Run, str]:
         memory_bytes=question.memory_bytes,
         model_context_tokens=question.model.context_max_tokens,
         own_context_tokens=question.own_context_tokens,
+        machine_bytes=question.machine.memory_bytes,
     )
     needed = layout.num_bytes(size)
     if needed > question.memory_bytes:

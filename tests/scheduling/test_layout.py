@@ -10,6 +10,7 @@ from qwisp.errors import BadInput, QwispError
 from qwisp.scheduling.layout import MAX_ROWS, MAX_SESSIONS, Layout, parse_layout, parse_sessions
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.testing import RowBytes
+from qwisp.units import GIB
 
 
 def layout(text: str, **changes: int | None) -> Layout:
@@ -156,3 +157,18 @@ def test_fifty_thousand_random_lists_give_a_layout_or_a_reason() -> None:
             assert found.contexts[1:] == parse_sessions(text, max_sessions=MAX_SESSIONS - 1)
     assert good > 1_000
     assert all(error.what and error.todo for error in errors)
+
+
+def test_a_budget_per_request_defaults_to_the_machine_s_size_within_the_memory() -> None:
+    def budget(machine_gib: int, memory_gib: int = 100) -> int:
+        found = parse_layout(
+            "per_request",
+            size=RowBytes(),
+            memory_bytes=memory_gib * GIB,
+            model_context_tokens=4096,
+            machine_bytes=machine_gib * GIB,
+        )
+        return found.budget_bytes // GIB
+
+    assert [budget(47), budget(48), budget(256)] == [4, 8, 8]
+    assert budget(256, memory_gib=3) == 3
