@@ -1,4 +1,4 @@
-"""qwisp: decide before you build. Fit, share, trust, probe and decide on model serving.
+"""qwisp: decide before you build. Fit, share, trust and decide on model serving.
 
 Public names are imported on first use, so that `import qwisp` stays fast and pulls in neither mlx
 nor the chart and widget libraries.

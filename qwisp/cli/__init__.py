@@ -65,7 +65,7 @@ def _module(name: str) -> str:
 @click.version_option(__version__, prog_name="qwisp")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Decide before you build: fit, share, trust, probe.
+    """Decide before you build: fit, share, trust, decide.
 
     Sizes are written 8GiB, 12g or 80%, contexts 64K; models by catalog name, config.json or
     directory.
