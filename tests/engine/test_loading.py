@@ -13,11 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from qwisp.engine.decoder_spec import DecoderSpec
 from qwisp.engine.hub_cache import cache_folder
 from qwisp.engine.loading import load_model
 from qwisp.engine.random_weights import random_weights
+from qwisp.engine.rope import Rotation
 from qwisp.engine.safetensors_file import read_header
-from qwisp.engine.tiny import tiny_config
+from qwisp.engine.tiny import MORE_TINY, TINY, tiny_config
 from qwisp.errors import BadConfig, BadInput, QwispError
 
 from .oracle import engine_steps
@@ -25,6 +27,7 @@ from .runs import tiny_decoder
 
 pytestmark = pytest.mark.mlx
 PROMPT = tuple(range(70))
+FAMILIES = {**TINY, **MORE_TINY}
 
 
 def written(folder, name="llama", dtype="float32", rename=lambda name: name, **more):
@@ -330,6 +333,35 @@ def test_flipped_bytes_of_a_header_load_or_are_refused(tmp_path, data):
     (tmp_path / "model.safetensors").write_bytes(whole)
     with contextlib.suppress(QwispError):  # anything else would fail the test
         load_model(tmp_path)
+
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, -1, 1, 2**40, 1.5, float("nan"), float("inf"), "x", "", "yarn", "full"]),
+    st.lists(st.sampled_from([1, "full_attention", None]), max_size=3),
+    st.dictionaries(
+        st.sampled_from(["type", "rope_type", "factor", "mscale", "long_factor", "rope_theta"]),
+        st.sampled_from(["yarn", "llama3", "longrope", "proportional", 2, 0, "q", ["a"]]),
+    ),
+)
+KEYS = sorted(
+    {key for config in FAMILIES.values() for key in (*config, *config.get("text_config", ()))}
+    | {"rope_scaling", "attention_bias", "hidden_act", "mlp_bias", "quantization"}
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(sorted(FAMILIES)), st.dictionaries(st.sampled_from(KEYS), ODD, max_size=3))
+def test_any_config_is_read_or_refused(name, keys):
+    config = FAMILIES[name]
+    inner = "text_config" in config and "text_config" not in keys
+    mixed = config | {"text_config": config["text_config"] | keys} if inner else config | keys
+    with contextlib.suppress(QwispError):  # anything else would fail the test
+        spec = DecoderSpec.from_config(mixed)
+        for block in spec.blocks[:4]:
+            if block.attention is not None and block.attention.rope.dims < 10_000:
+                Rotation(block.attention.rope)
 
 
 def snapshot(cache, name="org/mine", revision="a" * 40):

@@ -106,8 +106,8 @@ def _yarn(s: Fields, original: str) -> YarnScaling:
         original_tokens=s.size(original, 4096),
         beta_fast=number(s, "beta_fast", 32.0),
         beta_slow=number(s, "beta_slow", 1.0),
-        mscale=float(s.raw("mscale") or (1.0 if s.raw("mscale") is None else 0.0)),
-        mscale_all_dim=float(s.raw("mscale_all_dim") or 0.0),
+        mscale=_number_or_zero(s, "mscale", 1.0),
+        mscale_all_dim=_number_or_zero(s, "mscale_all_dim", 0.0),
     )
     growth = number(s, "attention_factor", made.growth)
     if not math.isclose(growth, made.growth, rel_tol=1e-6):
@@ -117,6 +117,11 @@ def _yarn(s: Fields, original: str) -> YarnScaling:
             "leave it out, or use another model",
         )
     return made
+
+
+def _number_or_zero(s: Fields, key: str, default: float) -> float:
+    value = s.raw(key)
+    return 0.0 if value == 0 and not isinstance(value, bool) else number(s, key, default)
 
 
 def _longrope(s: Fields, f: Fields, dims: int, original: str) -> LongScaling:
