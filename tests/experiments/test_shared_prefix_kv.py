@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from qwisp.errors import BadInput
-from qwisp.study import load_study, verdict_markdown, verdict_of
+from qwisp.receipts import ReceiptBook, Stamp
+from qwisp.study import load_study, run_study, verdict_markdown, verdict_of
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 FOLDER = EXPERIMENTS / "shared_prefix_kv"
@@ -133,6 +134,27 @@ def test_the_frontier_in_the_receipts_is_the_published_one():
         peak_mib = 37_947.39 + lanes * (61.41 + tokens * 20480 / MIB)
         assert limit - lanes * 256 * 20480 / MIB < peak_mib < limit
     assert {b: most[b] >= crossing[b] for b in most} == {2: False, 3: True, 4: True, 8: True}
+
+
+def test_what_is_computed_comes_out_again(study, tmp_path):
+    probes = part(study, "probes")
+    stored = {r.inputs_hash: r.value for r in verdict_of(study, FOLDER).receipts}
+    stamp = Stamp(machine=(), packages=(), commit="", is_dirty=False)
+    with ReceiptBook(
+        tmp_path / "again.jsonl", stamp=stamp, clock=lambda: 0.0, study=study.id
+    ) as book:
+        probes.published_point(book)
+        probes.frontier(book)
+        probes.granules_at_full_shape(book)
+    assert len(book.receipts) > 30
+    assert {r.inputs_hash: r.value for r in book.receipts}.items() <= stored.items()
+
+
+def test_a_second_run_measures_nothing(study, copy):
+    before = (copy / "receipts.jsonl").read_bytes()
+    stamp = Stamp(machine=(), packages=(), commit="", is_dirty=False)
+    assert run_study(study, copy, stamp=stamp, clock=lambda: 0.0).word == "no-go"
+    assert (copy / "receipts.jsonl").read_bytes() == before
 
 
 @pytest.mark.truth
