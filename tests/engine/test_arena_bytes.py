@@ -144,7 +144,8 @@ def test_steps_never_copy_the_arena():
         mx.reset_peak_memory()
         hand.round(decode=[0, 1], steps=10)
         peaks.append(mx.get_peak_memory() - held)
-    assert peaks[1] <= peaks[0] + 4096
+    # When a temporary is freed differs by kilobytes between runs; a copied arena is megabytes.
+    assert peaks[1] <= peaks[0] + 65_536
 
 
 def test_sliding_window_prefill_needs_a_third_of_the_usual_cache_bytes(capsys):
