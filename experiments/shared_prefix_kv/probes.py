@@ -243,7 +243,7 @@ def _trial_inputs(granule_bytes: int, shared: int) -> dict[str, Any]:
         "dim": TRIAL_DIM,
         "shared_rows": shared,
         "own_rows": TRIAL_OWN_ROWS,
-        "granule_bytes": granule_bytes,
+        "granule_bytes": max(granule_bytes, PAGE_BYTES),
     }
 
 
