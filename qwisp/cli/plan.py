@@ -18,6 +18,7 @@ from qwisp.planner import Plan, make_plan
 from qwisp.planner.candidates import Proposal
 from qwisp.planner.document import plan_document
 from qwisp.planner.session_memory import session_memory
+from qwisp.sim.prefix_use import prefix_use
 from qwisp.sim.run import Run
 from qwisp.units import MIB, format_bytes
 
@@ -121,6 +122,14 @@ def remarks(plan: Plan) -> list[str]:
 def run_remarks(run: Run) -> list[str]:
     """Return what bounds the figures of one run: widths nobody measured, lengths given away."""
     lines = []
+    if (use := prefix_use(run)) is not None:
+        lines.append(
+            f"prefix store: {use.cached:.1%} of the prompt tokens restored in {use.restores:,} "
+            f"hits; {use.waits:,} waited for a capture; {use.entries:,} of {use.captures:,} blobs "
+            f"are left, {format_bytes(use.shared_bytes)} shared and "
+            f"{format_bytes(use.conversation_bytes)} of conversations; its "
+            f"{format_bytes(use.limit_bytes)} come beside the sessions' memory"
+        )
     if run.summary.extrapolated > 0:
         widest = run.cost.step_ps_by_width[-1][0]
         lines.append(
@@ -157,7 +166,14 @@ def more_memory(num_bytes: int) -> str:
     return f"give --memory {-(-num_bytes // MIB)}MiB or more"
 
 
-_DEFAULTS = {"order": "fcfs", "budget": None, "grow": None, "max_new": "unset"}
+_DEFAULTS = {
+    "order": "fcfs",
+    "budget": None,
+    "grow": None,
+    "prefix": None,
+    "prefix_boundary": None,
+    "max_new": "unset",
+}
 
 
 def _head(q: Question, plan: Plan) -> None:

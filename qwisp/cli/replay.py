@@ -21,6 +21,7 @@ from qwisp.memory.session_bytes import SessionBytes
 from qwisp.planner.document import summary_document
 from qwisp.scheduling.layout import Layout, parse_layout
 from qwisp.sim.goodput import Slo, goodput
+from qwisp.sim.prefix_use import prefix_use
 from qwisp.sim.replay import replay
 from qwisp.sim.run import Run
 from qwisp.sim.summary import Summary
@@ -134,6 +135,7 @@ def replay_document(
         "largest_session_tokens": layout.context_tokens,
         "feasible": run is not None,
         "bytes": layout.num_bytes(size),
+        "prefix": asdict(use) if run and (use := prefix_use(run)) else None,
         **summary_document(run.summary if run else None),
     }
 

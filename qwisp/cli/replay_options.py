@@ -37,6 +37,8 @@ _OPTIONS = (
     ),
     click.option("--budget", help="Prefill tokens a round; 0 prefills each prompt in one go."),
     click.option("--grow", help="Reply tokens a first session must hold (8192)."),
+    click.option("--prefix", help="Bytes of a prefix store beside the sessions, like 8GiB."),
+    click.option("--prefix-boundary", help="Tokens between captures (the trace's key step)."),
     click.option("--rate", help="Scale of the arrivals, like 0.04x."),
     click.option(
         "--max-new", default="unset", show_default=True, help="unset, N, or oracle (clairvoyant)."
@@ -67,6 +69,8 @@ _NAMES = (
     "order",
     "budget",
     "grow",
+    "prefix",
+    "prefix_boundary",
     "rate",
     "max_new",
 )
@@ -103,6 +107,8 @@ class Question:
         grow: str | None,
         rate: str | None,
         max_new: str,
+        prefix: str | None = None,
+        prefix_boundary: str | None = None,
     ) -> Question:
         """Read everything, cheap checks first; what it says goes beside `output_format`.
 
@@ -127,7 +133,20 @@ class Question:
             changes["budget_tokens"] = 0 if budget.strip() == "0" else parse_tokens(budget)
         if grow is not None:
             changes["grow_tokens"] = parse_tokens(grow)
+        store_bytes = parse_bytes(prefix) if prefix else 0
+        boundary = parse_tokens(prefix_boundary) if prefix_boundary else None
+        if boundary and not store_bytes:
+            raise BadInput("a prefix boundary without a store", "give --prefix 8GiB as well")
         read = read_trace(trace, lenient=lenient)
+        if store_bytes:
+            step = read.prefix_step_tokens
+            changes |= {"prefix_bytes": store_bytes, "prefix_step_tokens": step}
+            changes["boundary_tokens"] = boundary or step
+            if not any(request.prefix for request in read.requests):
+                raise BadInput(
+                    f"{read.name} names no prefixes, so a store would never be hit",
+                    "leave out --prefix, or give a trace with block hashes (Mooncake, our JSONL)",
+                )
         if read.num_skipped or read.num_failed:
             click.echo(
                 f"{read.name}: {read.num_skipped:,} lines skipped, "
