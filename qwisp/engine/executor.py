@@ -161,8 +161,10 @@ class MlxExecutor:
 
     def _end(self, op: End) -> None:
         stream = self._live.pop(op.id, None)
-        if stream is not None and self.context.poisons:
-            self.arena.poison(stream.place)
+        # The place is the scheduler's word: after a failed move the rows this stream still has
+        # here may be a newcomer's already.
+        if stream is not None and op.place is not None and self.context.poisons:
+            self.arena.poison(op.place)
         self.clients.ended(op)
 
     def _drop(self, op: Drop) -> None:
