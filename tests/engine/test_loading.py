@@ -246,6 +246,23 @@ def test_a_key_that_cannot_be_obeyed_is_named(keys, said, tmp_path):
         load_model(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("hybrid", {"attn_output_gate": False}),
+        ("gemma3", {"use_bidirectional_attention": True}),
+        ("gemma3", {"hidden_activation": "relu"}),
+        ("gemma4", {"hidden_activation": "silu"}),
+        ("gemma4", {"use_bidirectional_attention": "all"}),
+    ],
+)
+def test_arithmetic_that_is_not_run_is_refused(name, keys):
+    config = tiny_config(name)
+    mixed = config | {"text_config": config["text_config"] | keys} if name == "hybrid" else {}
+    with pytest.raises(BadConfig, match=next(iter(keys))):
+        DecoderSpec.from_config(mixed or config | keys)
+
+
 def test_pickled_weights_and_remote_code_are_never_run(tmp_path):
     class Bomb:
         def __reduce__(self):

@@ -168,9 +168,7 @@ def read_silu_ffn(f: Fields, index: int, *, normalises: bool) -> DenseFfn | MoeF
 
     `normalises` is what the family does where the config says nothing of `norm_topk_prob`.
     """
-    act = f.raw("hidden_act")
-    if act not in (None, "silu", "swish"):
-        raise refuse("hidden_act", f"is {str(act)[:40]!r}, the family runs silu", "correct it")
+    check_word(f, "hidden_act", ("silu", "swish"))
     if not _is_sparse(f, index):
         bias = f.flag("mlp_bias", False)
         return DenseFfn(intermediate=f.size("intermediate_size"), has_bias=bias)
@@ -183,6 +181,14 @@ def read_silu_ffn(f: Fields, index: int, *, normalises: bool) -> DenseFfn | MoeF
         normalises=f.flag("norm_topk_prob", normalises),
         shared_intermediate=f.count("shared_expert_intermediate_size", 0),
     )
+
+
+def check_word(f: Fields, key: str, known: tuple[object, ...]) -> None:
+    """Refuse a key whose value would change the arithmetic into what the engine does not run."""
+    value = f.raw(key)
+    if value is not None and not any(value is one or value == one for one in known):
+        shown = ", ".join(map(str, known))
+        raise refuse(key, f"is {str(value)[:40]}, the engine runs {shown}", "use another model")
 
 
 def check_top_k(key: str, top_k: int, num_experts: int) -> None:

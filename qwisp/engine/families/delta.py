@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qwisp.engine.decoder_spec import AttentionRule, Block, DecoderSpec
 from qwisp.engine.families.common import (
+    check_word,
     engine_layer,
     number,
     query_heads,
@@ -18,6 +19,7 @@ from qwisp.spec.model import ModelSpec
 def read_delta(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec:
     """Return the decoder; qwen3_next normalises router weights only where its config says so."""
     del is_nested
+    check_word(f, "attn_output_gate", (True,))
     is_next = model.family == "qwen3_next"
     theta, partial = (1e4, 1.0) if is_next else (1e5, 0.25)
     blocks = []

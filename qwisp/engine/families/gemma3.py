@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from qwisp.engine.decoder_spec import AttentionRule, Block, DecoderSpec, DenseFfn
-from qwisp.engine.families.common import engine_layer, number, query_heads, read_rope, refuse
+from qwisp.engine.families.common import (
+    check_word,
+    engine_layer,
+    number,
+    query_heads,
+    read_rope,
+    refuse,
+)
 from qwisp.engine.rope import Rope
 from qwisp.spec.families.common import full_by_types
 from qwisp.spec.fields import Fields
@@ -15,6 +22,8 @@ def read_gemma3(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec:
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if f.raw(key) is not None:
             raise refuse(key, f"is {str(f.raw(key))[:20]}: the family has no such cap", "drop it")
+    check_word(f, "hidden_activation", ("gelu_pytorch_tanh",))
+    check_word(f, "use_bidirectional_attention", (False,))
     hidden = f.size("hidden_size", 1152)
     # A window as long as the context is kept as full attention, but turns at the windows' base.
     pattern = ("sliding_attention", "sliding_window_pattern", 6)

@@ -4,7 +4,14 @@ a dense block, caches that later blocks share, an input of every layer's own."""
 from __future__ import annotations
 
 from qwisp.engine.decoder_spec import AttentionRule, Block, DecoderSpec, DenseFfn, TwinFfn
-from qwisp.engine.families.common import check_top_k, engine_layer, number, query_heads, read_rope
+from qwisp.engine.families.common import (
+    check_top_k,
+    check_word,
+    engine_layer,
+    number,
+    query_heads,
+    read_rope,
+)
 from qwisp.engine.rope import ProportionalScaling, Rope
 from qwisp.spec.families.common import full_by_types
 from qwisp.spec.fields import Fields
@@ -14,6 +21,8 @@ from qwisp.spec.model import ModelSpec
 
 def read_gemma4(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec:
     """Return the decoder."""
+    check_word(f, "hidden_activation", ("gelu_pytorch_tanh",))
+    check_word(f, "use_bidirectional_attention", (False, "vision"))  # pictures are not read here
     hidden = f.size("hidden_size", 1536)
     per_layer = f.count("hidden_size_per_layer_input", 256)
     # A window as long as the context is kept as full attention, but computes as a window.
