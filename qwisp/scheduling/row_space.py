@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Literal
 
-from qwisp.errors import SchedulerBug
+from qwisp.errors import BadInput, SchedulerBug
 from qwisp.scheduling.contract import Place
 from qwisp.scheduling.layout import MAX_ROWS, Layout, SessionSize
 from qwisp.scheduling.rules import load_rule
@@ -31,7 +31,8 @@ class RowSpace:
         self.size = size
         self._bytes = size.bytes
         self._cut: Callable[[int, Sequence[range]], range | None]
-        self._cut = load_rule("cuts", cut or layout.cut, "place").place
+        self.cut = cut or layout.cut
+        self._cut = load_rule("cuts", self.cut, "place").place
         self._taken: dict[int, Place] = {}  # by start row
         self.committed_bytes = 0
         if self.fixed:
@@ -79,6 +80,11 @@ class RowSpace:
         """Occupy a range that `find` or `find_larger` returned."""
         if self.fixed:
             if run not in self._free:
+                if self.cut.endswith(".py"):
+                    raise BadInput(
+                        f"policy file {self.cut} answers {run}, which is no free session",
+                        "return one of `free` as it stands, or None: sessions here are fixed",
+                    )
                 raise SchedulerBug(f"rows {run.start}..{run.stop} are no free session")
             self._free.remove(run)
             place, _ = self._sessions[run.start]

@@ -50,7 +50,7 @@ def _guarded(name: str, rule: Callable, allows: Callable) -> Callable:
     def guarded(*args: object) -> object:
         try:
             answer = rule(*args)
-        except Exception as error:  # any fault of a user's own file is theirs to see by name
+        except (Exception, SystemExit) as error:  # any fault of a user's own file is theirs
             raise BadInput(
                 f"policy file {name} raises {type(error).__name__}: {error}", "mend the file"
             ) from error
@@ -70,6 +70,7 @@ def _is_waiting(index: object, waiting: Sequence, *_: object) -> bool:
 def _is_free(run: object, rows: int, free: Sequence[range]) -> bool:
     return (
         isinstance(run, range)
+        and run.step == 1
         and len(run) >= rows
         and any(part.start <= run.start and run.stop <= part.stop for part in free)
     )
@@ -87,7 +88,7 @@ def _from_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # any fault of a user's own file is theirs to see by name
+    except (Exception, SystemExit) as error:  # a file that exits must not end us silently
         raise BadInput(
             f"policy file {path} cannot be loaded: {type(error).__name__}: {error}", "mend the file"
         ) from error

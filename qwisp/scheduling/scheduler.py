@@ -7,7 +7,7 @@ ones, admit, grant prefill, decode. Rows that a stream leaves are free at once.
 
 from __future__ import annotations
 
-from qwisp.errors import BadInput, ExecutorFault, SchedulerBug
+from qwisp.errors import BadInput, ExecutorFault, QwispError, SchedulerBug
 from qwisp.scheduling.compaction import compact
 from qwisp.scheduling.contract import (
     Admit,
@@ -144,13 +144,22 @@ class Scheduler:
             repeat = min(repeat, ahead) if grants else ahead
         if not ops and not decode:
             if self.live:
-                raise SchedulerBug(
-                    f"round {self.index} is empty with {len(self.live)} live requests"
-                )
+                raise self._standstill()
             return None
         wakes = (not self.line or self.line.passes) and self.space.has_free
         self._in_flight = make(Round, (self.index, ops, decode, repeat, wakes))
         return self._in_flight
+
+    def _standstill(self) -> QwispError:
+        """Return whose fault it is that requests wait and nothing runs."""
+        what = f"round {self.index} is empty with {len(self.live)} live requests"
+        own = [rule for rule in (self.settings.order, self.space.cut) if rule.endswith(".py")]
+        if not own:
+            return SchedulerBug(what)
+        return BadInput(
+            f"{what}: policy file {' or '.join(own)} lets nobody start while nothing runs",
+            "return a request that fits, or a free place, whenever there is one",
+        )
 
     def _capture(self, grants: list[Grant]) -> tuple[list[Operation], list[Operation]]:
         """Return what is dropped and captured where this round's grants end."""

@@ -5,12 +5,22 @@ from __future__ import annotations
 import pytest
 
 from qwisp.errors import BadInput
+from qwisp.scheduling.contract import Ask
 from qwisp.scheduling.orders import SCAN
+from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.rules import load_rule, rule_names
+from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.testing import Played, ScriptedRequest, play, sessions
 
 LARGE, SMALL = 40, 4
+
+
+class Flat:
+    """A row is a byte."""
+
+    def bytes(self, rows: int) -> int:
+        return rows
 
 
 def crowd(order: str, max_passed: int = 64, num_small: int = 6) -> Played:
@@ -99,6 +109,7 @@ def test_every_order_has_its_file_and_unknown_ones_are_named() -> None:
         ("def pick(:", "SyntaxError"),
         ("import no_such_module", "ModuleNotFoundError"),
         ("1 / 0", "ZeroDivisionError"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
     ],
 )
 def test_a_policy_file_that_cannot_serve_is_named(source: str, why: str, tmp_path) -> None:
@@ -108,3 +119,31 @@ def test_a_policy_file_that_cannot_serve_is_named(source: str, why: str, tmp_pat
         load_rule("orders", str(path), "pick")
     with pytest.raises(BadInput, match="does not exist"):
         load_rule("orders", str(tmp_path / "absent.py"), "pick")
+
+
+def admit_one(scheduler: Scheduler) -> None:
+    """Bring one request, and let it start."""
+    scheduler.submit(Ask(1, 8, max_new=4))
+    scheduler.plan()
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "why"),
+    [
+        ("order", "def pick(waiting, fits, most): return None", "lets nobody start"),
+        ("cut", "def place(rows, free): return None", "lets nobody start"),
+        ("cut", "def place(rows, free): return range(rows)", "is no free session"),
+        ("cut", "def place(rows, free): return range(0, 2 * rows, 2)", "cannot be"),
+        ("order", "def pick(waiting, fits, most): raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_a_policy_that_breaks_its_promise_is_named_not_called_our_bug(
+    kind: str, source: str, why: str, tmp_path
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(source)
+    rules = {kind: str(path)}
+    space = RowSpace(sessions(40), Flat(), cut=rules.get("cut"))
+    scheduler = Scheduler(space, Settings(order=rules.get("order", "fcfs")))
+    with pytest.raises(BadInput, match=f"mine.py .*{why}"):
+        admit_one(scheduler)
