@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
-import struct
 
 import mlx.core as mx
 import numpy as np
@@ -14,11 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qwisp.engine.decoder_spec import DecoderSpec
-from qwisp.engine.hub_cache import cache_folder
 from qwisp.engine.loading import load_model
 from qwisp.engine.random_weights import random_weights
 from qwisp.engine.rope import Rotation
-from qwisp.engine.safetensors_file import read_header
 from qwisp.engine.tiny import MORE_TINY, TINY, tiny_config
 from qwisp.errors import BadConfig, BadInput, QwispError
 
@@ -280,50 +277,6 @@ def test_pickled_weights_and_remote_code_are_never_run(tmp_path):
     assert not (tmp_path / "exploded").exists()
 
 
-def framed(header: object) -> bytes:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"", "header"),
-        (b"\1\2\3", "header"),
-        (struct.pack("<Q", 2**63) + b"{}", "header"),
-        (struct.pack("<Q", 200_000_000) + b"{}", "header"),
-        (framed(b"not json"), "JSON"),
-        (framed(b"\xff\xfe"), "JSON"),
-        (framed(b"[" * 50_000), "JSON"),
-        (framed([]), "object"),
-        (framed(b'{"a": {}, "a": {}}'), "twice"),
-        (framed({"a": 3}), "object"),
-        (framed({"a": {"dtype": "F31", "shape": [1], "data_offsets": [0, 4]}}), "F31"),
-        (framed({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}), "shape"),
-        (framed({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}}), "needs 4"),
-        (framed({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}), "next"),
-        (framed({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}), "describes 4"),
-        (framed({"a": {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 4]}}), "needs"),
-        (framed({"a": {"dtype": "F32", "shape": True, "data_offsets": [0, 4]}}), "shape"),
-        (framed({}) + b"rest", "describes 0"),
-    ],
-)
-def test_a_forged_header_is_an_error_with_its_numbers(data, said, tmp_path):
-    path = tmp_path / "model.safetensors"
-    path.write_bytes(data)
-    with pytest.raises(BadInput, match=said):
-        read_header(path)
-
-
-def test_a_huge_header_is_refused_before_it_is_read(tmp_path):
-    path = tmp_path / "model.safetensors"
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", 150_000_000))
-        file.truncate(8 + 150_000_000)  # sparse: takes no space
-    with pytest.raises(BadInput, match="150,000,000"):
-        read_header(path)
-
-
 def test_a_file_cut_anywhere_is_an_error(tmp_path):
     written(tmp_path)
     path = tmp_path / "model.safetensors"
@@ -379,43 +332,3 @@ def test_any_config_is_read_or_refused(name, keys):
         for block in spec.blocks[:4]:
             if block.attention is not None and block.attention.rope.dims < 10_000:
                 Rotation(block.attention.rope)
-
-
-def snapshot(cache, name="org/mine", revision="a" * 40):
-    return cache / f"models--{name.replace('/', '--')}" / "snapshots" / revision
-
-
-def test_a_name_is_resolved_in_the_local_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    written(snapshot(tmp_path))
-    assert load_model("org/mine").name == "org/mine"
-    assert equal(engine_steps(load_model("org/mine"), PROMPT, 6), reference())
-    written(snapshot(tmp_path, revision="b" * 40), "gemma3")
-    with pytest.raises(BadInput, match="no complete download"):
-        load_model("org/mine")  # two of them, and nothing says which
-    refs = snapshot(tmp_path).parents[1] / "refs"
-    refs.mkdir()
-    (refs / "main").write_text("b" * 40)
-    assert load_model("org/mine").spec.family == "gemma3_text"
-    (refs / "main").write_text("../../../elsewhere")
-    with pytest.raises(BadInput, match="no complete download"):
-        load_model("org/mine")
-
-
-def test_a_name_that_is_not_there_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(BadInput) as caught:
-        load_model("org/absent")
-    assert "hf download org/absent" in caught.value.todo
-    snapshot(tmp_path).mkdir(parents=True)
-    with pytest.raises(BadInput, match="lacks"):
-        load_model("org/mine")
-    for text in ("", "nowhere", "a/b/c", "../x/y", "a\0b", "x" * 5000):
-        with pytest.raises(BadInput):
-            load_model(text)
-
-
-def test_the_cache_is_where_the_hub_tools_have_it():
-    assert str(cache_folder({"HF_HUB_CACHE": "/a"})) == "/a"
-    assert str(cache_folder({"HF_HOME": "/b"})) == "/b/hub"
-    assert str(cache_folder({"XDG_CACHE_HOME": "/c"})) == "/c/huggingface/hub"
