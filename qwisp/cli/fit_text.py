@@ -51,11 +51,12 @@ def term_rows(fit: Fit) -> list[Row]:
 
 def rung_rows(fit: Fit) -> list[Row]:
     """Return a row per rung of the ladder."""
+    fits, word = (True, "fits") if fit.is_decided else (None, "undecided")
     return [
         {
             **{key: value for key, value in rung._asdict().items() if key != "broken_rule"},
-            "fits": rung.fits,
-            "verdict": "fits" if rung.fits else f"no: {rung.broken_rule}",
+            "fits": fits if rung.fits else False,
+            "verdict": word if rung.fits else f"no: {rung.broken_rule}",
         }
         for rung in fit.rungs
     ]
@@ -72,8 +73,7 @@ def finding(fit: Fit) -> str:
         return f"NO. {who}: {fit.refusal.what}"
     missing = {term.name for term in fit.memory.unmeasured}
     least = "at least " if missing else ""
-    # Without the weights the sum says little; a runtime's overhead is small beside them.
-    word = "UNDECIDED" if "weights" in missing else "YES"
+    word = "YES" if fit.is_decided else "UNDECIDED"
     free = admission.machine.usable_bytes - fit.memory.known_bytes
     return (
         f"{word}. {who}: {format_tokens(fit.context_tokens)}{lanes} needs {least}"
@@ -94,14 +94,19 @@ def setting(admission: ContextAdmission) -> str:
 def advice(fit: Fit) -> list[str]:
     """Return what follows: largest, recommended, chunk, what is missing, what to do."""
     lines = []
-    if fit.largest_tokens:
+    if not fit.is_decided:
+        assert fit.usable_bytes is not None
+        left = format_bytes(fit.usable_bytes - fit.memory.known_bytes)
+        context = format_tokens(fit.context_tokens)
+        lines.append(f"fits at {context} only if the weights take no more than {left}")
+    elif fit.largest_tokens:
         lines.append(f"largest that fits: {fit.largest_tokens:,} tokens")
     chosen = fit.recommended
     where = format_tokens(chosen.context_tokens) if chosen.context_tokens else "none"
     lines.append(f"recommended: {where} ({chosen.why})")
     if fit.cost_name is not None:
         lines.append(f"times: one prompt as long as the context, calibration {fit.cost_name!r}")
-    if fit.chunk is not None:
+    if fit.chunk is not None and fit.is_decided:
         lines.append(fit.chunk.says)
     lines += [f"unmeasured: {term.name} ({term.note})" for term in fit.memory.unmeasured]
     if fit.admission.model is not None:
@@ -160,7 +165,7 @@ def as_document(fit: Fit) -> dict[str, Any]:
         "chunk_tokens": chunk_of(admission.dialect),
         "lanes": admission.lanes,
         "context_tokens": fit.context_tokens,
-        "fits": fit.refusal is None,
+        "fits": fit.refusal is None if fit.is_decided else None,
         "unmeasured": [term.name for term in fit.memory.unmeasured],
         "finding": finding(fit),
         "terms": [
@@ -173,7 +178,7 @@ def as_document(fit: Fit) -> dict[str, Any]:
         "usable_rule": machine.usable_rule,
         "native_max_tokens": admission.native_max_tokens,
         "ladder": rung_rows(fit),
-        "largest_tokens": fit.largest_tokens,
+        "largest_tokens": fit.largest_tokens if fit.is_decided else None,
         "recommended_tokens": fit.recommended.context_tokens,
         "recommended_why": fit.recommended.why,
         "prefill_calibration": fit.cost_name,

@@ -65,6 +65,16 @@ class Fit:
         """What the machine gives one process; None without a machine."""
         return self.admission.machine.usable_bytes if self.admission.machine else None
 
+    @property
+    def is_decided(self) -> bool:
+        """False where the weights are not known: then only what does not fit can be told.
+
+        A runtime's overhead is small beside them, so it may be missing.
+        """
+        return self.refusal is not None or all(
+            term.name != "weights" for term in self.memory.unmeasured
+        )
+
 
 def fit(
     admission: ContextAdmission,

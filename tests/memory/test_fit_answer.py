@@ -256,10 +256,17 @@ def test_the_formats_say_the_same():
 
 def test_unknown_weights_leave_the_verdict_undecided():
     name = ("--model", "qwen3.8-flash-next", "--machine", "m5-ultra-256gb")
-    assert run(*name).stdout.startswith("UNDECIDED. ")
+    text, answer = run(*name).stdout, document(*name)
+    assert text.startswith("UNDECIDED. ")
+    assert "largest that fits" not in text
+    assert "fits at 256K only if the weights take no more than " in text
+    assert (answer["fits"], answer["largest_tokens"]) == (None, None)
+    assert {(rung["fits"], rung["verdict"]) for rung in answer["ladder"]} == {(None, "undecided")}
     given = document(*name, "--weights", "100GiB")
     assert given["terms"][0]["num_bytes"] == 100 * GIB
     assert given["unmeasured"] == ["prefill transient"]
+    assert given["fits"]
+    assert all(rung["fits"] for rung in given["ladder"])
 
 
 MODEL = ("--model", "qwen3.6-35b-a3b", "--machine", "m1-max-64gb")
