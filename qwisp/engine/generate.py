@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 import mlx.core as mx
 import numpy as np
 
+from qwisp.context_rule import ContextAdmission
 from qwisp.engine.build import Engine, open_engine
 from qwisp.engine.clients import Reply, Request, Script
 from qwisp.engine.loading import SMOLLM2, LoadedModel
 from qwisp.engine.tokenizer import Tokenizer, load_tokenizer
 from qwisp.errors import BadInput
-from qwisp.memory.session_bytes import SessionBytes
+from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.scheduling.contract import Executor, Grant, Outcome, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.settings import Settings
 from qwisp.spec.machine import load_machine
-from qwisp.units import format_bytes
 
 OnToken = Callable[[int, int], None]
 OnPrefill = Callable[[int, int, int], None]
@@ -145,15 +145,17 @@ def tokenizer_of(model: LoadedModel) -> Tokenizer:
 
 
 def _check_memory(model: LoadedModel, context: int, count: int, chunk_tokens: int) -> None:
-    """Refuse sessions that this machine cannot hold, before the first of them is allocated."""
-    need = count * SessionBytes(model.spec, None, chunk_tokens).bytes(context)
-    limit = load_machine("this").usable_bytes
-    if need > limit:
-        raise BadInput(
-            f"{count} sessions of {context:,} tokens need {format_bytes(need)}, this machine "
-            f"gives {format_bytes(limit)}",
-            "lower --max-new or --lanes, or shorten the prompt",
-        )
+    """Refuse sessions that this machine cannot hold, before the first of them is allocated.
+
+    The one context rule decides, with the weights as they are loaded.
+    """
+    ContextAdmission(
+        model.spec,
+        load_machine("this"),
+        weights=model.weight_bytes,
+        lanes=count,
+        dialect=Qwisp(chunk_tokens=chunk_tokens),
+    ).admit(context)
 
 
 def _check(model: LoadedModel, requests: Sequence[Request], max_new: int, lanes: int) -> None:
