@@ -39,11 +39,6 @@ class Growth:
         self._note = note
         self._end_full = end_full
 
-    @property
-    def is_calm(self) -> bool:
-        """Nobody is paused or cramped, and no place was left behind."""
-        return not (self.paused or self.cramped or self.left)
-
     def holds_end(self, stream: Stream) -> bool:
         """Whether its place holds the end of its reply: then it never moves or pauses."""
         end = stream.prompt_tokens + stream.cap_tokens + self._step_tokens

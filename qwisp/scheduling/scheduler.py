@@ -122,9 +122,10 @@ class Scheduler:
         if self._in_flight is not None:
             raise SchedulerBug(f"round {self.index} was planned twice without a settlement")
         changes: list[Operation] = []
-        if not self.growth.is_calm:
+        growth = self.growth
+        if growth.paused or growth.cramped or growth.left:
             self._blocked = False
-            changes = self.growth.make_room()
+            changes = growth.make_room()
         if self.line and not self._blocked:
             changes += self._admit()
         grants, completed, repeat = (

@@ -49,14 +49,13 @@ def arrivals(
     """
     up, down = 1000 * rate.denominator, rate.numerator
     asks = []
-    for request in trace.requests:
-        limit = request.max_new
+    for request_id, arrival_ns, prompt_tokens, output_tokens, limit, prefix in trace.requests:
         if max_new == "oracle":
-            limit = request.output_tokens
+            limit = output_tokens
         elif limit is None and max_new != "unset":
             limit = max_new
-        ask = make(Ask, (request.id, request.prompt_tokens, limit, request.prefix, 0, 0))
-        asks.append((request.arrival_ns * up // down, ask, request.output_tokens))
+        ask = make(Ask, (request_id, prompt_tokens, limit, prefix, 0, 0))
+        asks.append((arrival_ns * up // down, ask, output_tokens))
     return asks
 
 

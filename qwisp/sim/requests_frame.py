@@ -101,19 +101,16 @@ def _stalls(
 def _range_max(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Return the maximum of `values[low:high]` for each pair, 0 for an empty range.
 
-    A sparse table: two overlapping power-of-two windows cover any range.
+    Two overlapping windows of one power of two cover any range; `table` holds their maxima.
     """
     result = np.zeros(len(low))
     if not len(values):
         return result
-    tables, width = [values], 1
-    while width * 2 <= len(values):
-        tables.append(np.maximum(tables[-1][:-width], tables[-1][width:]))
+    length, table, width = high - low, values, 1
+    while True:
+        at = (width <= length) & (length < 2 * width)
+        result[at] = np.maximum(table[low[at]], table[high[at] - width])
+        if 2 * width > len(values):
+            return result
+        table = np.maximum(table[:-width], table[width:])
         width *= 2
-    length = high - low
-    level = np.frexp(np.maximum(length, 1))[1] - 1
-    for k in np.unique(level[length > 0]):
-        at = (level == k) & (length > 0)
-        table, size = tables[k], 1 << int(k)
-        result[at] = np.maximum(table[low[at]], table[high[at] - size])
-    return result
