@@ -10,7 +10,7 @@ import click
 
 from qwisp.cli import output
 from qwisp.cli.output import Column
-from qwisp.errors import CheckFailed, NotInstalled
+from qwisp.errors import BadInput, CheckFailed, NotInstalled
 
 if TYPE_CHECKING:
     from qwisp.engine.certificate import Sample
@@ -26,6 +26,8 @@ COLUMNS = (
     Column("layer_kind", "layer kind"),
     Column("operation", "first differing operation"),
 )
+
+WIDEST = 256
 
 
 @click.command()
@@ -58,6 +60,13 @@ def command(
     from qwisp.engine.identity import Safeguards
     from qwisp.engine.loading import load_model
 
+    if not 0 <= seed < 2**32:
+        raise BadInput(f"seed is {seed}", "use a whole number from 0 to 4294967295")
+    if width > WIDEST:
+        raise BadInput(
+            f"decode width is {width:,} rows: as many requests would run, each also alone",
+            f"use 8 to {WIDEST}",
+        )
     loaded = load_model(model, dtype=dtype, seed=seed)
     guards = Safeguards.none() if non_strict else Safeguards()
     made = certify(

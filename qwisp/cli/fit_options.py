@@ -205,6 +205,12 @@ def _machine(given: dict[str, Any]) -> MachineSpec:
         )
     if given["memory"] is not None:
         limit = parse_bytes(given["memory"], of_bytes=machine.memory_bytes)
+        if limit > machine.memory_bytes:
+            raise BadInput(
+                f"--memory {given['memory']} is {format_bytes(limit)}, above the"
+                f" {format_bytes(machine.memory_bytes)} of {machine.title}",
+                "give less, or another --machine",
+            )
         return replace(machine, limit_bytes=limit, limit_name="--memory")
     return machine
 

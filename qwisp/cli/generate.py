@@ -78,7 +78,7 @@ def command(
             requests,
             max_new=max_new,
             lanes=lanes,
-            chunk_tokens=chunk or default_chunk(),
+            chunk_tokens=default_chunk() if chunk is None else chunk,
             on_token=view.token,
             on_prefill=view.prefill,
         )

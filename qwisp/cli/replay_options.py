@@ -122,6 +122,12 @@ class Question:
             )
         spec, box = load_model(model), load_machine(machine)
         named = parse_bytes(memory, of_bytes=box.memory_bytes) if memory else None
+        if named and named > box.memory_bytes:
+            raise BadInput(
+                f"--memory {memory} is {format_bytes(named)}, above the"
+                f" {format_bytes(box.memory_bytes)} of {box.name}",
+                "give less, or another --machine",
+            )
         scale = parse_rate(rate) if rate else None
         limit = parse_max_new(max_new)
         own = parse_tokens(context) if context else None

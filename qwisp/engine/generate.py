@@ -167,8 +167,8 @@ def _check(model: LoadedModel, requests: Sequence[Request], max_new: int, lanes:
     for i, request in enumerate(requests):
         if not request.prompt:
             raise BadInput(f"prompt {i} has no tokens", "give a prompt with some text in it")
-        worst = max(request.prompt)
-        if worst >= vocab or min(request.prompt) < 0:
+        worst = next((token for token in request.prompt if not 0 <= token < vocab), None)
+        if worst is not None:
             raise BadInput(f"prompt {i} holds token {worst}", f"use tokens from 0 to {vocab - 1:,}")
         if limit is not None and len(request.prompt) + max_new > limit:
             raise BadInput(

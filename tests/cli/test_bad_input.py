@@ -66,6 +66,8 @@ CASES: dict[str, tuple[str, str | Make]] = {
     "memory without a number": ("--memory", "much"),
     "memory in an unknown unit": ("--memory", "12parsec"),
     "memory nan": ("--memory", "nan"),
+    "memory above the machine": ("--memory", "65GiB"),
+    "memory above 100 %": ("--memory", "101%"),
     "list with an empty item": ("--layout", "65536,,16384"),
     "list with zero": ("--layout", "0x3"),
     "list with no count": ("--layout", "4096x"),
@@ -119,6 +121,7 @@ FIT_CASES = [
     ["--model", "gpt-9"],
     ["--model", "qwen3.6-35b-a3b", "--machine", "m9"],
     ["--model", "qwen3.6-35b-a3b", "--machine", "m1-max-64gb", "--memory", "0"],
+    ["--model", "qwen3.6-35b-a3b", "--machine", "m1-max-64gb", "--memory", "65GiB"],
     ["--model", "qwen3.6-35b-a3b", "--machine", "m1-max-64gb", "--context", "0"],
     ["--model", "qwen3.6-35b-a3b", "--machine", "m1-max-64gb", "--context", "-5"],
     ["--model", "qwen3.6-35b-a3b", "--machine", "m1-max-64gb", "--engine", "mine"],
@@ -135,6 +138,26 @@ def test_fit_refuses_bad_input_the_same_way(words: list[str], capsys) -> None:
     assert out == ""
     assert len(err.splitlines()) == 2
     assert "bug in qwisp" not in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["certify", "--model=tiny", "--seed=-1"],
+        ["certify", "--model=tiny", "--width=9999"],
+        ["generate", "--model=recall_kv", "--prompt=w5", "--chunk=0"],
+        ["generate", "--model=recall_kv", "--tokens=5,-1"],
+    ],
+    ids=" ".join,
+)
+def test_the_engine_refuses_bad_input_the_same_way(words: list[str], capsys) -> None:
+    pytest.importorskip("mlx.core")
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 2
+    assert "bug in qwisp" not in err
+    assert words[-1].split("=")[1].split(",")[-1] in err.replace(",", "")
 
 
 def test_times_nobody_measured_are_refused_with_the_remedy(capsys) -> None:
