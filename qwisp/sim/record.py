@@ -117,7 +117,9 @@ class RoundTable:
         """Return every column by name: whole numbers, or floats where these pass 63 bits."""
         if not self._columns or len(self._columns["index"]) != len(self.rows):
             try:
-                table = np.fromiter(chain.from_iterable(self.rows), dtype=np.int64)
+                table = np.fromiter(
+                    chain.from_iterable(self.rows), np.int64, len(self.rows) * len(self.NAMES)
+                )
             except OverflowError:
                 table = np.array(self.rows, dtype=np.float64)
             columns = table.reshape(-1, len(self.NAMES)).T
