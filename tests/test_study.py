@@ -11,7 +11,8 @@ import pytest
 
 from qwisp.cli import main
 from qwisp.errors import BadInput
-from qwisp.receipts import Measured, ReceiptBook, Stamp, read_receipts
+from qwisp.receipts import Measured, Receipt, ReceiptBook, Stamp, read_receipts
+from qwisp.receipts.record import hash_of
 from qwisp.study import Criterion, Study, load_study, run_study, verdict_of
 
 ROOT = Path(__file__).parents[1]
@@ -185,13 +186,29 @@ def test_receipts_without_a_declaration_are_refused(root: Path, study: Study) ->
         verdict_of(study, root / "toy")
 
 
+def moved(record: dict, key: str) -> dict:
+    """The same measurement, honestly made somewhere else."""
+    receipt = Receipt(**(record | {key: "x"}))
+    return record | {key: "x", "inputs_hash": hash_of(receipt)}
+
+
+@pytest.mark.parametrize("change", [{"inputs": {"width": 4}}, {"model": "x"}, {"seed": 7}])
+def test_a_receipt_whose_settings_were_edited_is_refused(
+    root: Path, study: Study, change: dict
+) -> None:
+    run(study, root)
+    rewrite(root, lambda r: r | change if r["inputs"] == {"width": 3} else r)
+    with pytest.raises(BadInput, match="line 3 was edited: its inputs do not give"):
+        verdict_of(study, root / "toy")
+
+
 def test_receipts_of_another_origin_are_never_averaged(root: Path, study: Study) -> None:
     share = Criterion("mean", "share", 0.1, "below", "x", "mean", 3)
     averaged = replace(study, criteria=[share])
     assert run(averaged, root).judged[0].value == pytest.approx(0.15)  # (0.1 + 0.15 + 0.2) / 3
     for key in ("commit", "model", "instrument"):
         before = (root / "toy" / "receipts.jsonl").read_text()
-        rewrite(root, lambda r, key=key: r | {key: "x"} if r["inputs"] == {"width": 3} else r)
+        rewrite(root, lambda r, key=key: moved(r, key) if r["inputs"] == {"width": 3} else r)
         with pytest.raises(BadInput, match=f"differ in {key}"):
             verdict_of(averaged, root / "toy")
         (root / "toy" / "receipts.jsonl").write_text(before)

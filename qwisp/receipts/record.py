@@ -103,6 +103,12 @@ def hash_inputs(value: object) -> str:
     return sha256(canonical(value).encode()).hexdigest()
 
 
+def hash_of(receipt: Receipt) -> str:
+    """Return the hash of what was measured, under which settings, on which model."""
+    who = (receipt.model, receipt.model_hash, receipt.seed)
+    return hash_inputs([receipt.study, receipt.metric, dict(receipt.inputs), *who])
+
+
 def to_line(receipt: Receipt) -> str:
     """Return the receipt's line, without its newline."""
     return canonical({"schema": receipt.schema} | asdict(receipt))
@@ -161,4 +167,7 @@ def _receipt(line: bytes, where: str) -> Receipt:
         raise BadInput(f"{where}: unknown key {unknown[0]!r}", todo)
     if "value" not in record:
         raise BadInput(f"{where}: value is missing", todo)
-    return Receipt(**record)
+    receipt = Receipt(**record)
+    if receipt.inputs_hash != hash_of(receipt):
+        raise BadInput(f"{where} was edited: its inputs do not give its inputs_hash", todo)
+    return receipt
