@@ -43,6 +43,11 @@ def show_facts(path: str, output_format: str) -> None:
     """
     asked = _options()
     header, records = read_facts(path)
+    if not records:
+        raise BadInput(
+            f"{path} holds a header and 0 facts, so nothing can be checked",
+            "write a line for every ask, stop and cancel, as docs/your_engine.md shows",
+        )
     model = load_model(asked["model"]) if "model" in asked else None
     size = cost = None
     if model is not None:

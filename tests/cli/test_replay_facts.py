@@ -50,6 +50,15 @@ def test_the_document_says_that_the_decisions_are_the_recorded_ones(recorded, ca
     assert document["estimated_s"] is None
 
 
+def test_a_header_without_facts_is_no_success(recorded, capsys) -> None:
+    path, _ = recorded
+    path.write_text(path.read_text().splitlines()[0] + "\n")
+    assert main(["replay", "--facts", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "0 facts" in err
+
+
 def test_a_changed_fact_is_exit_1_with_the_numbers(recorded, capsys) -> None:
     path, _ = recorded
     text = path.read_text()
