@@ -14,7 +14,8 @@ _GZIP = b"\x1f\x8b"
 _UTF8_BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 KNOWN_FORMATS = (
-    "Azure LLM CSV, BurstGPT CSV, Mooncake JSONL, server log JSONL or qwisp's own JSONL "
+    "Azure LLM CSV (first line TIMESTAMP,ContextTokens,GeneratedTokens), BurstGPT CSV, "
+    "Mooncake JSONL, server log JSONL or qwisp's own JSONL "
     '{"id", "arrival_s", "prompt_tokens", "output_tokens", "max_new", "prefix"}'
 )
 
