@@ -330,3 +330,8 @@ def test_an_independent_reader_finds_the_same_figures(id: str) -> None:
     judged = {one.criterion.name: one.value for one in verdict.judged}
     assert recomputed
     assert {name: judged[name] for name in recomputed} == recomputed
+
+
+def test_a_list_of_no_studies_is_no_success(tmp_path: Path, capsys) -> None:
+    assert main(["study", "list", "--experiments", str(tmp_path)]) == 2
+    assert "holds 0 studies" in capsys.readouterr().err

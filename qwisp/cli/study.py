@@ -52,7 +52,10 @@ def command() -> None:
 def list_studies(experiments: Path | None, output_format: str) -> None:
     """List the studies and their verdicts."""
     root = experiments_folder(experiments, Path.cwd())
-    output.emit([_summary(root, id) for id in study_ids(root)], _LIST, output_format)
+    ids = study_ids(root)
+    if not ids:
+        raise BadInput(f"{root} holds 0 studies", "name a folder of folders with a study.py each")
+    output.emit([_summary(root, id) for id in ids], _LIST, output_format)
 
 
 def _summary(root: Path, id: str) -> dict[str, object]:
