@@ -11,7 +11,7 @@ from qwisp.cli import output
 from qwisp.cost import load_cost
 from qwisp.errors import BadInput
 from qwisp.memory.session_bytes import SessionBytes
-from qwisp.sim.replay_facts import FactsReplay, replay_facts
+from qwisp.sim.replay_facts import READ_KEYS, FactsReplay, replay_facts
 from qwisp.spec.catalog import load_model
 from qwisp.spec.machine import load_machine
 from qwisp.trace.facts_file import read_facts
@@ -106,6 +106,11 @@ def remarks(replay: FactsReplay, document: dict[str, Any]) -> list[str]:
             "no digest of the run's own decisions",
             f'next: write "log_sha256" into the header; this replay has {replay.log_sha256}',
         ]
+    unread = [key for key, _ in replay.header.extra if key not in READ_KEYS]
+    if unread:
+        lines.append(
+            f"not used: header keys {', '.join(unread)}; read are {', '.join(sorted(READ_KEYS))}"
+        )
     if document["estimated_s"] is not None:
         lines.append(
             f"time: {document['estimated_s']:,.1f} s by the cost model for these rounds, "

@@ -32,6 +32,29 @@ class FlatBytes(NamedTuple):
         return self.fixed_bytes + rows * self.row_bytes
 
 
+# Further keys of a header that the replay reads; a test compares them with what it asks for.
+READ_KEYS = frozenset(
+    [
+        "step_tokens",
+        "grow",
+        "gen_cap",
+        "max_passed",
+        "chunk_rule",
+        "prefix_bytes",
+        "prefix_step",
+        "boundary",
+        "min_shared",
+        "log_sha256",
+        "row_bytes",
+        "fixed_bytes",
+        "context",
+        "model_context",
+        "sessions",
+        "memory_bytes",
+    ]
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactsReplay:
     """What a fresh scheduler decided on recorded facts.

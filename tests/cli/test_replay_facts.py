@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Recorded
 from qwisp.sim.recorded_facts import facts_of, header_of, write_facts
+from qwisp.sim.replay_facts import READ_KEYS, replay_facts
 from qwisp.testing import RowBytes, ScriptedRequest, ToyEngine
 
 SETTINGS = Settings(grow_tokens=4, chunk_tokens=4, budget_tokens=8)
@@ -57,6 +59,20 @@ def test_a_header_without_facts_is_no_success(recorded, capsys) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert "0 facts" in err
+
+
+def test_a_header_key_that_nothing_reads_is_named(recorded, capsys) -> None:
+    path, _ = recorded
+    assert main(["replay", "--facts", str(path)]) == 0
+    assert "not used" not in capsys.readouterr().out
+    path.write_text(path.read_text().replace('"grow":', '"grow_tokens": 4, "grow":', 1))
+    assert main(["replay", "--facts", str(path)]) == 0
+    assert "not used: header keys grow_tokens;" in capsys.readouterr().out
+
+
+def test_the_header_keys_that_are_read_are_those_the_replay_asks_for() -> None:
+    source = Path(replay_facts.__code__.co_filename).read_text()
+    assert set(re.findall(r'_(?:whole|text)\(header, "(\w+)"', source)) == READ_KEYS
 
 
 def test_a_changed_fact_is_exit_1_with_the_numbers(recorded, capsys) -> None:
