@@ -192,16 +192,22 @@ def _context(engine: str, given: dict[str, Any], unified: bool) -> int | None:
     return given["ctx_size"] if unified else max(1, given["ctx_size"] // max(1, given["lanes"]))
 
 
+VLLM_DEFAULT_SHARE = 0.9  # what vLLM takes of a device when --gpu-memory-utilization is not given
+
+
 def _machine(given: dict[str, Any]) -> MachineSpec:
     machine = _base_machine(given)
-    share = given["gpu_memory_utilization"]
+    share, whose = given["gpu_memory_utilization"], ""
+    named = share is not None or given["memory"] is not None
+    if not named and given["engine"] == "vllm" and machine.memory_kind == "vram":
+        share, whose = VLLM_DEFAULT_SHARE, "vLLM's default of "
     if share is not None:
         if not 0 < share <= 1:
             raise BadInput(f"--gpu-memory-utilization {share}", "give a share like 0.9")
         return replace(
             machine,
             limit_bytes=int(machine.memory_bytes * share),
-            limit_name=f"{share:g} of {format_bytes(machine.memory_bytes)}, a limit",
+            limit_name=f"{whose}{share:g} of {format_bytes(machine.memory_bytes)}, a limit",
         )
     if given["memory"] is not None:
         limit = parse_bytes(given["memory"], of_bytes=machine.memory_bytes)

@@ -212,6 +212,13 @@ def test_vllm_spellings_bound_the_pool():
     assert "Maximum concurrency for 32,768 tokens per request: " in found["log_lines"][1]
 
 
+def test_vllm_takes_its_own_default_share_of_a_device_when_none_is_named():
+    given = ("--model", QWEN.name, "--max-model-len", "32768", "--vram", "24GiB")
+    assert document(*given, "--engine", "vllm")["usable_bytes"] == int(24 * GIB * 0.9)
+    whole = ("--memory", "24GiB", "--engine", "vllm")
+    assert document(*given, *whole)["usable_bytes"] == 24 * GIB
+
+
 def test_tensor_parallel_devices_hold_a_share_of_weights_and_heads():
     whole, half = (
         document(
