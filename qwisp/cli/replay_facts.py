@@ -14,7 +14,7 @@ from qwisp.memory.session_bytes import SessionBytes
 from qwisp.sim.replay_facts import READ_KEYS, FactsReplay, replay_facts
 from qwisp.spec.catalog import load_model
 from qwisp.spec.machine import load_machine
-from qwisp.trace.facts_file import read_facts
+from qwisp.trace.facts_file import FactsHeader, read_facts
 
 COLUMNS = (
     output.Column("layout"),
@@ -31,7 +31,8 @@ COLUMNS = (
     output.Column("decisions"),
     output.Column("equal"),
 )
-_ALLOWED = {"facts", "model", "machine", "as_json", "as_csv", "as_markdown"}
+_POLICIES = {"order", "cut"}
+_ALLOWED = {"facts", "model", "machine", "as_json", "as_csv", "as_markdown", *_POLICIES}
 
 
 def show_facts(path: str, output_format: str) -> None:
@@ -48,6 +49,7 @@ def show_facts(path: str, output_format: str) -> None:
             f"{path} holds a header and 0 facts, so nothing can be checked",
             "write a line for every ask, stop and cancel, as docs/your_engine.md shows",
         )
+    header = _with_policies(header, asked)
     model = load_model(asked["model"]) if "model" in asked else None
     size = cost = None
     if model is not None:
@@ -117,6 +119,31 @@ def remarks(replay: FactsReplay, document: dict[str, Any]) -> list[str]:
             f"{document['recorded_s']:,.1f} s recorded until the last fact"
         )
     return lines
+
+
+def _with_policies(header: FactsHeader, asked: dict[str, Any]) -> FactsHeader:
+    """Return the header with the user's own order and cut where the run had its own.
+
+    A path in a file from elsewhere is not run: its reader names the policy file, or nobody does.
+    Raises `BadInput` for such a path without its option, and for an option without such a path.
+    """
+    extra = dict(header.extra)
+    for name, ran in (("order", header.order), ("cut", extra.get("cut"))):
+        is_own = isinstance(ran, str) and ran.endswith(".py")
+        if is_own and name not in asked:
+            raise BadInput(
+                f"the facts were decided by the {name} of {ran!r}, a file that is not run unasked",
+                f"read it, then name it yourself: --{name} FILE.py",
+            )
+        if name in asked and not is_own:
+            raise BadInput(
+                f"--{name} beside --facts: the header says {ran or 'nothing'} decided them",
+                "leave it out; for another policy, give the requests as a trace with --trace",
+            )
+    if "cut" in asked:
+        extra["cut"] = asked["cut"]
+    order = asked.get("order", header.order)
+    return header._replace(order=order, extra=tuple(sorted(extra.items())))
 
 
 def _options() -> dict[str, Any]:

@@ -83,6 +83,7 @@ def header_of(
     extra: dict[str, object] = {
         "context": layout.contexts[0] if layout.kind == "sized" else layout.context_tokens,
         "model_context": layout.context_tokens,
+        "cut": layout.cut,
         "step_tokens": settings.step_tokens,
         "grow": settings.grow_tokens,
         "gen_cap": settings.gen_cap_tokens,

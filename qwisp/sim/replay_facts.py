@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ READ_KEYS = frozenset(
         "gen_cap",
         "max_passed",
         "chunk_rule",
+        "cut",
         "prefix_bytes",
         "prefix_step",
         "boundary",
@@ -175,7 +176,8 @@ def layout_of(header: FactsHeader, size: SessionSize | None) -> tuple[Layout, Se
         own_context_tokens=context,
         lanes=header.width,
     )
-    return layout, size or counted
+    cut = _text(header, "cut", layout.cut)
+    return replace(layout, cut=cut), size or counted
 
 
 def first_difference(log: Sequence[LogEntry], other: Sequence[LogEntry]) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from qwisp.cli import main
+from qwisp.errors import BadInput
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import parse_layout
 from qwisp.scheduling.row_space import RowSpace
@@ -125,3 +126,41 @@ def test_files_that_hold_no_facts_are_refused(content, tmp_path, capsys) -> None
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) == 2
+
+
+def test_a_policy_file_named_by_facts_runs_only_when_its_reader_names_it(
+    recorded, tmp_path, capsys
+) -> None:
+    path, _ = recorded
+    ran = tmp_path / "ran"
+    policy = tmp_path / "mine.py"
+    policy.write_text(
+        f"open({str(ran)!r}, 'w').close()\n"
+        "PASSES = False\n"
+        "def pick(waiting, fits, max_passed):\n    return 0 if fits(0) else None\n"
+    )
+    header, *facts = path.read_text().splitlines()
+    changed = json.loads(header) | {"order": str(policy)}
+    path.write_text("\n".join([json.dumps(changed), *facts]) + "\n")
+    assert main(["replay", "--facts", str(path)]) == 2
+    assert "not run unasked" in capsys.readouterr().err
+    assert not ran.exists()
+    assert main(["replay", "--facts", str(path), "--order", str(policy)]) == 0
+    assert ran.exists()
+
+
+def test_the_cut_of_a_run_is_replayed_with_it(recorded) -> None:
+    path, _ = recorded
+    header, *facts = path.read_text().splitlines()
+    assert json.loads(header)["cut"] == "smallest_fit"
+    other = path.with_name("other.jsonl")
+    other.write_text("\n".join([json.dumps(json.loads(header) | {"cut": "first_free"}), *facts]))
+    assert replay_facts(path).equal is True
+    with pytest.raises(BadInput, match="cannot be replayed"):
+        replay_facts(other)
+
+
+def test_an_order_beside_facts_that_name_a_shipped_one_is_refused(recorded, capsys) -> None:
+    path, _ = recorded
+    assert main(["replay", "--facts", str(path), "--order", "sjf"]) == 2
+    assert "the header says fcfs decided them" in capsys.readouterr().err
