@@ -29,6 +29,7 @@ LONG_PROMPT_TOKENS = 512
 @click.option("--temperature", default=0.0, show_default=True, help="0 takes the likeliest token.")
 @click.option("--seed", default=0, show_default=True, help="Seed of what is drawn.")
 @click.option("--lanes", default=8, show_default=True, help="Most prompts at once.")
+@click.option("--order", default="fcfs", show_default=True, help="fcfs, first_fit, sjf or a .py.")
 @click.option("--chunk", type=int, help="Rows of a prefill window. [default: 256; 64 on a CPU]")
 @click.option("--dtype", help="float32, bfloat16 or float16; the model's own if not given.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document at the end.")
@@ -42,6 +43,7 @@ def command(
     temperature: float,
     seed: int,
     lanes: int,
+    order: str,
     chunk: int | None,
     dtype: str | None,
     as_json: bool,
@@ -79,13 +81,16 @@ def command(
             max_new=max_new,
             lanes=lanes,
             chunk_tokens=default_chunk() if chunk is None else chunk,
+            order=order,
             on_token=view.token,
             on_prefill=view.prefill,
         )
     seconds = time.perf_counter() - begin
     rows = [view.row(i, asked[i], reply) for i, reply in enumerate(replies)]
     if as_json:
+        admitted = [entry.id for entry in engine.scheduler.log if entry.kind == "admit"]
         document = {"schema": 1, "model": loaded.name, "identity": engine.identity.label}
+        document |= {"order": order, "admitted": admitted}
         click.echo(output.to_json(document | {"replies": rows}))
     else:
         view.finish(rows)

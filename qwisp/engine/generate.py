@@ -74,13 +74,15 @@ def generate(
     lanes: int = 1,
     budget_tokens: int = 1024,
     chunk_tokens: int = 256,
+    order: str = "fcfs",
     on_token: OnToken = _no_token,
     on_prefill: OnPrefill = _no_prefill,
 ) -> tuple[list[Reply], Engine]:
     """Return the replies in order, and the engine that made them.
 
-    At most `lanes` run at once. `on_token(i, token)` hears every token as it comes,
-    `on_prefill(i, done, total)` how far a prompt is. Raises `BadInput` for what does not fit.
+    At most `lanes` run at once, admitted by `order` (a name, or the path of one's own).
+    `on_token(i, token)` hears every token as it comes, `on_prefill(i, done, total)` how far a
+    prompt is. Raises `BadInput` for what does not fit.
     """
     _check(model, requests, max_new, lanes)
     longest = max(len(request.prompt) for request in requests)
@@ -100,6 +102,7 @@ def generate(
     settings = Settings(
         budget_tokens=budget_tokens,
         chunk_tokens=chunk_tokens,
+        order=order,
         grow_tokens=max_new,
         gen_cap_tokens=max_new,
     )

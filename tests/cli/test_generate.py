@@ -44,6 +44,23 @@ def test_json_is_one_document_without_times(capsys):
     assert run(capsys, *words)[1] == out
 
 
+def test_the_engine_admits_by_an_order_of_one_s_own_and_says_the_same(capsys, tmp_path):
+    """One policy file decides here what `replay --order` simulates with it; no bit of a reply."""
+    policy = tmp_path / "last_come.py"
+    policy.write_text(
+        "PASSES = True\n\n"
+        "def pick(waiting, fits, max_passed):\n"
+        "    return len(waiting) - 1 if fits(len(waiting) - 1) else None\n"
+    )
+    words = ["--model", "tiny:llama", "--lanes", "1", "--max-new", "3", "--json"]
+    for i in range(3):
+        words += ["--tokens", f"{i + 1},2,3"]
+    first = json.loads(run(capsys, *words)[1])
+    last = json.loads(run(capsys, *words, "--order", str(policy))[1])
+    assert (first["admitted"], last["admitted"]) == ([0, 1, 2], [2, 1, 0])
+    assert first["replies"] == last["replies"]
+
+
 def test_token_ids_stand_in_for_a_tokenizer(capsys):
     code, out, _ = run(capsys, "--model", "tiny:llama", "--tokens", "1,2,3", "--max-new", "3")
     assert code == 0
