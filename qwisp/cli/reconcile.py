@@ -45,8 +45,8 @@ def command(
     and caches of every family, or of the models given, by term and by MLX's own counter.
     """
     if (truth is None) != live:
-        given = "neither --truth nor --live" if truth is None else "both --truth and --live"
-        raise BadInput(f"{given} is given", "give --truth FILE.json, or --live")
+        given = "neither is given" if truth is None else "both are given"
+        raise BadInput(f"--truth or --live: {given}", "give --truth FILE.json, or --live")
     if truth is not None and (models or contexts):
         raise BadInput("--model and --context with --truth", "they belong to --live")
     results = reconcile(read_truth(truth)) if truth is not None else _live(models, contexts)
