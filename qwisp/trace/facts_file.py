@@ -111,7 +111,7 @@ def is_header(record: dict[str, Any]) -> bool:
 
 def read_facts(path: str | Path) -> tuple[FactsHeader, tuple[FactRecord, ...]]:
     """Return header and records of a facts file. Raises `BadInput`, `BadTrace` (line, column)."""
-    return parse_facts(read_bytes(path), Path(path).name)
+    return parse_facts(read_bytes(path, "facts file"), Path(path).name)
 
 
 def parse_facts(data: bytes, name: str = "facts") -> tuple[FactsHeader, tuple[FactRecord, ...]]:

@@ -20,27 +20,27 @@ KNOWN_FORMATS = (
 )
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """Return the content of a trace file, unzipped if it was gzip.
+def read_bytes(path: str | Path, what: str = "trace") -> bytes:
+    """Return the content of a file, unzipped if it was gzip; `what` it is stands in every error.
 
     Raises `BadInput` if there is no such readable file, `BadTrace` if it is empty or torn.
     """
     path = Path(path)
     try:
         if path.is_char_device() and not path.samefile(os.devnull):
-            raise BadInput(f"trace {path} is a device", "name a file")  # it may never end
+            raise BadInput(f"{what} {path} is a device", "name a file")  # it may never end
         data = path.read_bytes()
     except FileNotFoundError:
-        raise BadInput(f"trace {path} does not exist", "check the path") from None
+        raise BadInput(f"{what} {path} does not exist", "check the path") from None
     except IsADirectoryError:
-        raise BadInput(f"trace {path} is a directory", "name a file in it") from None
+        raise BadInput(f"{what} {path} is a directory", "name a file in it") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadInput(f"trace {path} cannot be read: {reason}", "check the path") from None
-    return plain(data, str(path))
+        raise BadInput(f"{what} {path} cannot be read: {reason}", "check the path") from None
+    return plain(data, str(path), what)
 
 
-def plain(data: bytes, name: str) -> bytes:
+def plain(data: bytes, name: str, what: str = "trace") -> bytes:
     """Return `data` unzipped and without a byte order mark. Raises `BadTrace`."""
     if data.startswith(_GZIP):
         try:
@@ -54,7 +54,10 @@ def plain(data: bytes, name: str) -> bytes:
     data = data.removeprefix(_UTF8_BOM)
     if not data.strip():
         raise BadTrace(
-            f"{name}: line 1, column 1: the trace is empty", f"give a trace: {KNOWN_FORMATS}", 1, 1
+            f"{name}: line 1, column 1: the {what} is empty",
+            f"give a trace: {KNOWN_FORMATS}" if what == "trace" else f"give a {what} with lines",
+            1,
+            1,
         )
     return data
 

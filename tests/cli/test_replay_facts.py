@@ -164,3 +164,14 @@ def test_an_order_beside_facts_that_name_a_shipped_one_is_refused(recorded, caps
     path, _ = recorded
     assert main(["replay", "--facts", str(path), "--order", "sjf"]) == 2
     assert "the header says fcfs decided them" in capsys.readouterr().err
+
+
+def test_an_empty_or_missing_facts_file_is_called_that(tmp_path, capsys) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    for path, said in ((empty, "the facts file is empty"), (tmp_path / "no", "does not exist")):
+        assert main(["replay", "--facts", str(path)]) == 2
+        first, second = capsys.readouterr().err.splitlines()
+        assert said in first
+        assert "facts file" in first
+        assert "trace" not in second
