@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 import click
@@ -44,7 +45,10 @@ class _LazyGroup(click.Group):
         return [name for name in SUMMARIES if (here / f"{_module(name)}.py").is_file()]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in self.list_commands(ctx):
+        if name not in (known := self.list_commands(ctx)):
+            near = get_close_matches(name, known, n=1)
+            if near and not ctx.resilient_parsing:
+                ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
             return None
         return importlib.import_module(f"qwisp.cli.{_module(name)}").command
 

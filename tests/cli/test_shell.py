@@ -198,3 +198,10 @@ def test_progress_is_silent_off_a_terminal(capsys) -> None:
     with output.progress("replay", total=2) as advance:
         advance(1)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_mistyped_command_is_told_the_nearest(capsys) -> None:
+    assert main(["pln"]) == 2
+    assert capsys.readouterr().err.splitlines()[0].endswith("Did you mean 'plan'?")
+    assert main(["zzzz"]) == 2
+    assert "Did you mean" not in capsys.readouterr().err
