@@ -88,7 +88,7 @@ def test_fused_head_sizes_have_no_transient_until_the_cache_is_quantised():
 
 
 def test_a_measured_peak_slope_is_cache_inputs_and_scores():
-    """mlx-lm issue 1480: Qwen 3.6 at 4 bits peaked at 21.7 GB for 8,000 and 38.0 for 192,000."""
+    """Reported to mlx-lm (1480): Qwen 3.6 in 4 bits peaked at 21.7 GB for 8,000, 38 for 192,000."""
     serving = Serving(model=QWEN, dialect=MlxLm(), weights_bytes=0)
     low, high = (serving_memory(serving, n).known_bytes for n in (8192, 196608))
     slope = (high - low) / (196608 - 8192)
