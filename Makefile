@@ -32,6 +32,7 @@ docs: .venv/installed-dev
 
 test-deep: .venv/installed-dev
 	$(PYTEST) -n 2 -m 'slow or not slow' tests
+	$(BIN)/python -m tests.mutations.run
 
 lab: .venv/installed
 	$(BIN)/qwisp lab
