@@ -23,7 +23,9 @@ from queue import SimpleQueue
 from tests.mutations.catalog import ROOT, Mutation, load
 
 TIMEOUT_S = 900
-LEFT_BEHIND = shutil.ignore_patterns(".git", ".venv", "_build", "_notebooks", "__pycache__", ".*_cache")
+LEFT_BEHIND = shutil.ignore_patterns(
+    ".git", ".venv", ".gpu", "_build", "_notebooks", "__pycache__", ".*_cache"
+)
 
 
 def passes(tests: str, copy: Path) -> bool:
@@ -93,7 +95,7 @@ def main() -> int:
             for _ in pool.map(one, chosen):
                 pass
     unseen = sum(bool(m.unseen) for m in every)
-    print(f"{len(chosen)} mutations, {len(alive)} survived; {unseen} more cannot be seen by a caller")
+    print(f"{len(chosen)} mutations, {len(alive)} survived; {unseen} more no caller can see")
     return 1 if alive else 0
 
 
