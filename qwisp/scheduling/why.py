@@ -21,7 +21,7 @@ def explain(scheduler: Scheduler, request_id: int) -> Binding:
         )
     space = scheduler.space
     if stream.state == PAUSED:
-        least = stream.place.context_tokens + 1
+        least = stream.length(0) + scheduler.settings.step_tokens  # it outgrew its own
         return Binding(
             request_id,
             "no free session large enough",

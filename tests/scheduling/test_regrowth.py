@@ -147,7 +147,7 @@ def test_only_larger_sessions_are_offered_and_only_to_those_below_the_largest() 
 
 
 def test_a_stream_beyond_the_largest_session_ends_with_full() -> None:
-    """Admission never lets one in; told a longer reply afterwards, it ends, and its rows are free."""
+    """Admission never lets one in; told a longer reply afterwards, it ends."""
     scheduler = Scheduler(RowSpace(sessions(16), RowBytes()), GROWING)
     scheduler.submit(Ask(1, 8, 7))
     scheduler.settle(scheduler.plan(), Outcome(1))

@@ -70,7 +70,7 @@ def test_sessions_beyond_the_lanes_are_not_used() -> None:
 
 @pytest.mark.parametrize("order", ["first_fit", "sjf"])
 def test_one_that_fits_starts_in_the_round_it_comes_beside_a_blocked_line(order: str) -> None:
-    """0 holds 64 until round 22; 1 waits for it from round 1; 2 and 3 each fit 16 when they come."""
+    """0 holds 64 until round 22; 1 waits for it from round 1; 2 and 3 fit 16 when they come."""
     asks = [
         ScriptedRequest(0, 40, 23, max_new=23),
         ScriptedRequest(1, 40, 9, max_new=9, arrives=1),
