@@ -106,7 +106,7 @@ def test_a_tier_takes_its_last_byte_and_not_one_more(tier: str, limit: int) -> N
     second, victims = store.reserve(2, 100, tier, set())
     assert (second.num_bytes, victims) == (100, [])
     store.commit(second)
-    third, victims = store.reserve(3, 1, tier, set())
+    _, victims = store.reserve(3, 1, tier, set())
     assert [victim.key for victim in victims] == [1]
     assert store.used[tier] == 101
     store.check()
@@ -217,7 +217,7 @@ def test_a_capture_is_not_lost_with_the_failure_of_another_stream() -> None:
         return [at for at, op in enumerate(round.ops) if isinstance(op, Admit) and op.id == 2]
 
     config = settings(order="first_fit")
-    result, watch = played(asks, config, wrap=lambda engine: Faulty(engine, fails))
+    result, _ = played(asks, config, wrap=lambda engine: Faulty(engine, fails))
     log = [
         (e.round, e.kind, e.id) for e in result.log if e.kind in ("capture", "failed", "restore")
     ]

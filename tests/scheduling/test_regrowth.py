@@ -115,7 +115,7 @@ def test_those_that_end_in_one_round_are_told_in_the_order_they_were_admitted() 
 def test_a_larger_session_must_take_a_whole_step_without_its_margin(
     drafts: int, target: int
 ) -> None:
-    """16 is left where 5 more do not fit: at 12 one by one (17 fit 18), at 14 by threes (19 do not).
+    """16 is left where 5 more do not fit: at 12 by ones (17 fit 18), at 14 by threes (19 do not).
 
     The 32 rows of margin would hold them; they are not for tokens.
     """

@@ -13,7 +13,7 @@ from qwisp.testing import RowBytes, sessions
 
 
 def pair() -> tuple[Scheduler, Round]:
-    """Two streams of one prompt token and 9 to say, after one of them; the round repeats 8 times."""
+    """Two streams of one prompt token and 9 to say, one of them said; 8 rounds may follow."""
     scheduler = Scheduler(RowSpace(sessions(40, 40), RowBytes()), Settings())
     for number in (1, 2):
         scheduler.submit(Ask(number, 1, 9))
