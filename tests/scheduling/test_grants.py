@@ -58,7 +58,7 @@ def test_positions_advance_by_every_repeat_and_once_only() -> None:
 
 
 def test_several_prompts_share_a_round_first_in_first_out() -> None:
-    """Chunks of 16, six a round: 2 + 1 + 3 of 4, and none for the fourth. Only one alone repeats."""
+    """Six chunks of 16 a round: 2 + 1 + 3 of 4, none for the fourth. Only one alone repeats."""
     prefills = queue(20, 17, 60, 40, budget_tokens=96)
     assert granted(prefills) == (
         [(1, 0, 19, 2, True), (2, 0, 16, 1, True), (3, 0, 48, 3, False)],
