@@ -211,11 +211,18 @@ def _run(
 
 def _sustained_rate(q: Question, layout: Layout, size: SessionBytes) -> Fraction:
     from qwisp.cost.offered import offered_load
+    from qwisp.sim.replay import runnable
     from qwisp.sim.sustain import sustain
 
     if q.rate is not None:
         raise BadInput("--rate and --sustain exclude each other", "give one of them")
-    offered = offered_load(q.trace, q.cost, budget=q.settings.budget_tokens)
+    served = runnable(q.trace, layout, size, q.settings, q.max_new)
+    if not served.requests:
+        raise CheckFailed(
+            f"{layout.text} can run none of {len(q.trace.requests):,} requests",
+            "give larger sessions with --layout",
+        )
+    offered = offered_load(served, q.cost, budget=q.settings.budget_tokens)
     found = sustain(
         q.trace,
         offered.ratio,
@@ -225,15 +232,10 @@ def _sustained_rate(q: Question, layout: Layout, size: SessionBytes) -> Fraction
     )
     if not found.rate:
         raise CheckFailed(
-            f"{layout.text} keeps up with no rate down to 1/256 of the machine's capacity",
+            f"{layout.text}: {found}",
             "give larger sessions or fewer long requests; --rate replays at any rate all the same",
         )
-    click.echo(
-        f"sustains {float(found.rate):g}x ({found.num_replays} replays, "
-        f"{'confirmed on all' if found.confirmed else 'not confirmed on all'} "
-        f"{found.num_requests:,} requests)",
-        err=True,
-    )
+    click.echo(str(found), err=True)
     return found.rate
 
 

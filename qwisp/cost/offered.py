@@ -1,8 +1,12 @@
-"""Offered load against capacity: how many such machines a trace needs, before any replay."""
+"""Offered load against capacity: how many such machines a trace needs, before any replay.
+
+Times of requests are whole picoseconds, exactly: 64-bit where they provably fit, else Python's own.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -12,6 +16,8 @@ from qwisp.cost.model import PS_PER_S, CostModel
 from qwisp.errors import BadTrace
 from qwisp.trace.request import Trace
 
+_LARGEST_PS = 2**62  # a bit below what 64 bits hold
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
@@ -19,7 +25,7 @@ class Offered:
 
     `load_requests_per_s` is requests over the span of arrivals; `capacity_requests_per_s` the
     inverse of the mean time a request takes of the machine. `ratio` is their quotient, None for a
-    burst (all arrive at once, so there is no rate).
+    burst (all arrive at once, so there is no rate), `exact_ratio` the same before it was rounded.
     """
 
     num_requests: int
@@ -30,12 +36,17 @@ class Offered:
     best_width: int
     load_requests_per_s: float | None
     capacity_requests_per_s: float
-    ratio: float | None
+    exact_ratio: Fraction | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Load over capacity, None for a burst."""
+        return None if self.exact_ratio is None else float(self.exact_ratio)
 
     @property
     def num_machines(self) -> int | None:
         """Machines the trace needs as recorded, None for a burst."""
-        return None if self.ratio is None else max(1, math.ceil(self.ratio))
+        return None if self.exact_ratio is None else max(1, math.ceil(self.exact_ratio))
 
     def __str__(self) -> str:
         if self.ratio is None:
@@ -62,10 +73,47 @@ def best_width(cost: CostModel, max_width: int | None = None) -> int:
 def solo_prefill_ps(cost: CostModel, prompt_tokens: np.ndarray, budget: int = 1024) -> np.ndarray:
     """Return `(n,)` picoseconds in which an idle engine prefills `(n,)` prompts, nothing cached.
 
-    `budget` tokens a round, 0 for the whole prompt in one round.
+    `budget` tokens a round, 0 for the whole prompt in one round. The array holds 64-bit integers,
+    or Python's own where 64 bits do not hold the longest.
     """
     cost.require(decode=False)
-    tokens = prompt_tokens.astype(np.int64) - (cost.chunk_rule == "aligned")
+    prompts = _exact(prompt_tokens, lambda largest: _prefill_ps(cost, largest, budget))
+    return _prefill_ps(cost, prompts, budget)
+
+
+def solo_e2e_ps(
+    cost: CostModel, prompt_tokens: np.ndarray, output_tokens: np.ndarray, budget: int = 1024
+) -> np.ndarray:
+    """Return `(n,)` picoseconds from arrival to end of `(n,)` requests, each alone, nothing cached.
+
+    The first reply token comes from the round that ends the prefill; each step costs the rows that
+    are in use before it. Copies, which a layout may add, are not in it.
+    """
+    cost.require()
+    most = int(output_tokens.max(initial=0))
+    prompts = _exact(prompt_tokens, lambda largest: _solo_ps(cost, largest, most, budget))
+    return _solo_ps(cost, prompts, output_tokens.astype(prompts.dtype), budget)
+
+
+def _exact(tokens: np.ndarray, largest_ps: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return `tokens` as 64-bit integers if what comes of the largest fits them, else as Python's.
+
+    Costs only grow with tokens, and so does every product on the way.
+    """
+    largest = np.array([int(tokens.max(initial=1))], dtype=object)
+    fits = int(largest_ps(largest)[0]) < _LARGEST_PS
+    return tokens.astype(np.int64 if fits else object)
+
+
+def _solo_ps(
+    cost: CostModel, prompts: np.ndarray, outputs: np.ndarray | int, budget: int
+) -> np.ndarray:
+    rows = outputs * prompts + outputs * (outputs - 1) // 2
+    return _prefill_ps(cost, prompts, budget) + cost.step_ps(1) * outputs + cost.row_ps * rows
+
+
+def _prefill_ps(cost: CostModel, prompts: np.ndarray, budget: int) -> np.ndarray:
+    tokens = prompts - int(cost.chunk_rule == "aligned")
     chunks = -(-tokens // cost.chunk_tokens)
     per_round = max(1, -(-budget // cost.chunk_tokens)) if budget else np.maximum(chunks, 1)
     depth = tokens * (tokens - 1) // 2
@@ -84,13 +132,14 @@ def offered_load(
     """Return the offered load of `trace` against the capacity of a machine with `cost`.
 
     A request takes its solo prefill plus its reply at the best measured batch width; cached
-    prefixes are not counted, so a prefix store can only lower the ratio. Raises `NotCalibrated`
-    when the cost model lacks prefill or decode, `BadTrace` for an empty trace.
+    prefixes are not counted, so a prefix store can only lower the ratio. Requests that can never
+    run belong to neither: `qwisp.sim.replay.runnable` leaves them out of a trace. Raises
+    `NotCalibrated` when the cost model lacks prefill or decode, `BadTrace` for an empty trace.
     """
     cost.require()
     if not trace.requests:
         raise BadTrace(f"trace {trace.name!r} holds no request", "give a trace with requests")
-    prompt = np.array([request.prompt_tokens for request in trace.requests], dtype=np.int64)
+    prompt = np.array([request.prompt_tokens for request in trace.requests], dtype=object)
     num = len(prompt)
     width = best_width(cost, max_width)
     # Python integers: the sum of a long trace in picoseconds does not fit 64 bits.
@@ -101,11 +150,11 @@ def offered_load(
     return Offered(
         num_requests=num,
         span_s=float(span),
-        prompt_tokens_per_s=float(int(prompt.sum()) / span) if span else None,
+        prompt_tokens_per_s=float(trace.prompt_tokens / span) if span else None,
         output_tokens_per_s=float(trace.output_tokens / span) if span else None,
         mean_service_s=mean_s,
         best_width=width,
         load_requests_per_s=float(num / span) if span else None,
         capacity_requests_per_s=1 / mean_s,
-        ratio=float(service_ps / PS_PER_S / span) if span else None,
+        exact_ratio=service_ps / PS_PER_S / span if span else None,
     )

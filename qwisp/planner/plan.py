@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from qwisp.cost import CostModel
@@ -13,7 +13,7 @@ from qwisp.memory.session_bytes import SessionBytes
 from qwisp.planner.candidates import Proposal, layout_of, proposals
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.settings import Settings
-from qwisp.sim.replay import MaxNew, replay, settings_for
+from qwisp.sim.replay import MaxNew, replay, runnable, settings_for
 from qwisp.sim.run import Run
 from qwisp.sim.summary import Summary
 from qwisp.sim.sustain import Sustained, sustain
@@ -50,6 +50,7 @@ class Plan:
     `verdict` is about the arrivals asked for, as recorded unless a rate was given: overloaded above
     the machine's capacity, backlogged when no candidate keeps up with them, else stable; infeasible
     when none fits, or none finishes a single request. `rate` is where the candidates are compared.
+    `offered` leaves out requests that no candidate that fits can run.
 
     `differs` is False when no candidate moves, waits, pauses, refuses or cuts anything: then the
     traffic does not tell them apart and none is ranked.
@@ -93,7 +94,6 @@ def make_plan(
         raise BadInput(f"trace {trace.name!r} holds no request", "give a trace with requests")
     settings = settings or settings_for(cost)
     size = SessionBytes(model, chunk_tokens=settings.chunk_tokens)
-    offered = offered_load(trace, cost, budget=settings.budget_tokens)
     context = model.context_max_tokens
     found: list[Candidate] = []
     for proposal in layouts or proposals(trace, size, memory_bytes, context):
@@ -111,6 +111,8 @@ def make_plan(
         return replay(some, layout, size, cost, settings, rate=at, max_new=max_new)
 
     fitting = [c for c in found if c.num_bytes <= memory_bytes]
+    served = _served(trace, [c.layout for c in fitting], size, settings, max_new)
+    offered = offered_load(served, cost, budget=settings.budget_tokens)
     limits: dict[int, Sustained] = {}
     if rate is None:
         for candidate in fitting:
@@ -137,6 +139,24 @@ def make_plan(
         )
     best_rate = max((s.rate for s in limits.values()), default=None)
     return _conclude(model, cost, trace, memory_bytes, offered, rate, best_rate, tuple(done))
+
+
+def _served(
+    trace: Trace,
+    layouts: list[Layout],
+    size: SessionBytes,
+    settings: Settings,
+    max_new: MaxNew,
+) -> Trace:
+    """Return `trace` without requests that none of `layouts` can run; all where it can run none."""
+    ids: set[int] = set()
+    for layout in layouts:
+        kept = runnable(trace, layout, size, settings, max_new).requests
+        if len(kept) == len(trace.requests):
+            return trace
+        ids.update(request.id for request in kept)
+    kept = tuple(request for request in trace.requests if request.id in ids)
+    return replace(trace, requests=kept) if kept else trace
 
 
 def _conclude(
@@ -189,6 +209,18 @@ def _merit(candidate: Candidate) -> tuple:
     )
 
 
+def _before_the_burst(candidates: tuple[Candidate, ...]) -> list[str]:
+    """Return the highest rate that some candidate keeps before the last burst, in words."""
+    found = [c for c in candidates if c.sustained is not None and c.sustained.part_rate]
+    if not found:
+        return []
+    best = max(found, key=lambda c: (c.sustained.part_rate, c.sustained.part_requests)).sustained
+    return [
+        f"before the last burst, the first {best.part_requests:,} requests are stable at "
+        f"{float(best.part_rate):g}x"
+    ]
+
+
 def _happened(summary: Summary) -> bool:
     waits = sum(summary.waits_by_binding.values())
     return bool(waits or summary.moves or summary.pauses or summary.refused or summary.truncated)
@@ -226,6 +258,7 @@ def _why(
             parts[-1] += f", the best one sustains {float(best_rate):g}x of them"
         else:
             parts[-1] += " or with any slower ones that were tried"
+            parts += _before_the_burst(candidates)
     parts.append(f"compared at {float(rate):g}x")
     if not differs:
         parts.append("no candidate moves, waits or refuses anything, so none is ranked")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from fractions import Fraction
 from typing import Literal
 
 from qwisp.cost import CostModel
 from qwisp.errors import BadInput
-from qwisp.scheduling.contract import Ask, Executor, make
+from qwisp.scheduling.contract import Ask, Executor, Refusal, make
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout, SessionSize
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
+from qwisp.scheduling.sizing import size_request
 from qwisp.scheduling.wrappers import Stepwise
 from qwisp.sim.cost_executor import CostExecutor
 from qwisp.sim.run import Run
@@ -57,6 +59,20 @@ def arrivals(
         ask = make(Ask, (request_id, prompt_tokens, limit, prefix, 0, 0))
         asks.append((arrival_ns * up // down, ask, output_tokens))
     return asks
+
+
+def runnable(
+    trace: Trace, layout: Layout, size: SessionSize, settings: Settings, max_new: MaxNew = "unset"
+) -> Trace:
+    """Return `trace` without the requests that `layout` refuses on arrival: these can never run."""
+    space = RowSpace(layout, size)
+    asks = (ask for _, ask, _ in arrivals(trace, max_new=max_new))
+    kept = tuple(
+        request
+        for request, ask in zip(trace.requests, asks, strict=True)
+        if not isinstance(size_request(ask, space, settings), Refusal)
+    )
+    return trace if len(kept) == len(trace.requests) else dataclasses.replace(trace, requests=kept)
 
 
 def replay(

@@ -31,10 +31,10 @@ def requests_frame(run: Run) -> pl.DataFrame:
     """Return one row a request, in order of arrival; null where something never happened.
 
     `queue_s` arrival to admission, `ttft_s` arrival to first token, `tpot_s` mean seconds a further
-    token, `e2e_s` arrival to end. `worst_stall_s` is the longest gap between two tokens,
-    `stalled_s` the sum of rounds that also prefilled and `stall_rounds` (k) their number. `passed`
-    counts the later requests that went first. `held_row_s` is rows held times seconds; `slots`
-    names the sessions it held in turn, like `4>1`.
+    token, `e2e_s` arrival to end, of finished requests alone. `worst_stall_s` is the longest gap
+    between two tokens, `stalled_s` the sum of rounds that also prefilled and `stall_rounds` (k)
+    their number. `passed` counts the later requests that went first. `held_row_s` is rows held
+    times seconds; `slots` names the sessions it held in turn, like `4>1`.
     """
     records = run.executor.records.values()
     column = {name: list(map(attrgetter(name), records)) for name in FIELDS}
@@ -43,6 +43,7 @@ def requests_frame(run: Run) -> pl.DataFrame:
     produced = np.array(column["produced"], dtype=np.int64)
     worst, stalled, stall_rounds = _stalls(run.executor.rounds, times["first_ps"], times["end_ps"])
     answered = first >= 0
+    finished = np.array([outcome == "finished" for outcome in column["outcome"]], dtype=bool)
     several = answered & (produced > 1)
     tpot = (end - first) / np.maximum(produced - 1, 1)
     never = (0, 0, None, 0)  # slot, start row, what it waited for, how often it was passed
@@ -64,7 +65,7 @@ def requests_frame(run: Run) -> pl.DataFrame:
             "passed": [admit[3] for admit in admits],
             "ttft_s": _where(answered, first - arrival),
             "tpot_s": _where(several, tpot),
-            "e2e_s": _where(end >= 0, end - arrival),
+            "e2e_s": _where(finished, end - arrival),
             "worst_stall_s": _where(several, np.maximum(worst, pause)),
             "stalled_s": _where(answered, stalled),
             "stall_rounds": stall_rounds,

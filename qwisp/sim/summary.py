@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import polars as pl
 
-from qwisp.cost.offered import Offered, offered_load, solo_prefill_ps
+from qwisp.cost.model import PS_PER_S
+from qwisp.cost.offered import Offered, offered_load
+from qwisp.sim.alone import longest_alone_ps
 
 if TYPE_CHECKING:
     from qwisp.sim.run import Run
@@ -34,13 +38,17 @@ class Spread:
 class Summary:
     """What a run comes to. `load_ratio` is offered load over capacity at the replayed rate.
 
+    Distributions, `cached`, `wasted`, `passed` and `output_tokens_per_s` are over finished
+    requests; each distribution says its n. `requests`, the endings, `moves`, `pauses`, the waits
+    and the refusals count all, and the verdict is about the requests that ran.
+
     `truncated` counts replies cut by their maximum; they are finished, but outside goodput.
     `mean_decoding` is the decoders of a round, averaged over time; `extrapolated` the share of
     reply tokens that came at widths beyond the measured decode table. `cached` is the share of
     prompt tokens restored from stored prefixes. `wasted` is the share of the
     held row-seconds that no token used; `passed` counts later requests that went first, and
     `most_passed` is what the unluckiest request suffered. The stall law beside the percentiles: of
-    each answered request `stall_rounds` is k, the rounds that also prefilled for others while it
+    each finished request `stall_rounds` is k, the rounds that also prefilled for others while it
     decoded, `stalled_s` is S, their sum, and `worst_stall_s` is at least S / k.
     """
 
@@ -93,16 +101,16 @@ def spread(values: pl.Series) -> Spread:
 def summarize(run: Run) -> Summary:
     """Return the summary of a run."""
     frame, counts = run.requests, run.counts
+    done = frame.filter(pl.col("outcome") == "finished") if counts["submitted"] else frame
     rounds = run.executor.rounds
     columns = rounds.columns()
     makespan_s = rounds.end_ps / 1e12
     waits = frame["waited_for"].drop_nulls().value_counts(name="n")
     widths = columns["width"].astype(np.int64)
-    decoding = float(((columns["end_ps"] - columns["begin_ps"]) * widths / 1e12).sum())
+    decoding = float(((columns["end_ps"] - columns["begin_ps"]) / 1e12 * widths).sum())
     tokens = widths * columns["rounds"].astype(np.int64)
     beyond = np.array([run.cost.is_extrapolated(w) for w in range(int(widths.max(initial=0)) + 1)])
-    offered = offered_load(run.trace, run.cost, budget=run.settings.budget_tokens)
-    verdict, why, ratio = judge(run, offered)
+    verdict, why, ratio = judge(run, _offered(run))
     return Summary(
         requests=counts["submitted"],
         finished=counts["finished"],
@@ -114,21 +122,21 @@ def summarize(run: Run) -> Summary:
         pauses=int(frame["pauses"].sum()),
         waits_by_binding=dict(sorted(waits.iter_rows())),
         refusals_by_binding=_refusals(frame) if counts["refused"] else {},
-        queue_s=spread(frame["queue_s"]),
-        ttft_s=spread(frame["ttft_s"]),
-        tpot_s=spread(frame["tpot_s"]),
-        e2e_s=spread(frame["e2e_s"]),
-        worst_stall_s=spread(frame["worst_stall_s"]),
-        stalled_s=spread(frame["stalled_s"]),
-        stall_rounds=spread(frame.filter(pl.col("ttft_s").is_not_null())["stall_rounds"]),
+        queue_s=spread(done["queue_s"]),
+        ttft_s=spread(done["ttft_s"]),
+        tpot_s=spread(done["tpot_s"]),
+        e2e_s=spread(done["e2e_s"]),
+        worst_stall_s=spread(done["worst_stall_s"]),
+        stalled_s=spread(done["stalled_s"]),
+        stall_rounds=spread(done["stall_rounds"]),
         makespan_s=makespan_s,
-        output_tokens_per_s=int(frame["produced_tokens"].sum()) / makespan_s if makespan_s else 0.0,
+        output_tokens_per_s=int(done["produced_tokens"].sum()) / makespan_s if makespan_s else 0.0,
         mean_decoding=decoding / makespan_s if makespan_s else 0.0,
         extrapolated=float(tokens[beyond[widths]].sum() / max(1, tokens.sum())),
-        cached=int(frame["cached_tokens"].sum()) / max(1, int(frame["prompt_tokens"].sum())),
-        wasted=_wasted(frame),
-        passed=int(frame["passed"].sum()),
-        most_passed=int(frame["passed"].max() or 0),
+        cached=int(done["cached_tokens"].sum()) / max(1, int(done["prompt_tokens"].sum())),
+        wasted=_wasted(done),
+        passed=int(done["passed"].sum()),
+        most_passed=int(done["passed"].max() or 0),
         load_ratio=ratio,
         verdict=verdict,
         why=why,
@@ -142,11 +150,22 @@ def _refusals(frame: pl.DataFrame) -> dict[str, int]:
     return dict(sorted(found.iter_rows()))
 
 
-def _wasted(frame: pl.DataFrame) -> float | None:
+def _offered(run: Run) -> Offered | None:
+    """Return the load of the requests that could run, None where there were none."""
+    trace = run.trace
+    if run.counts["refused"]:
+        records = run.executor.records
+        kept = tuple(r for r in trace.requests if records[r.id].outcome != "refused")
+        trace = replace(trace, requests=kept)
+        if not kept:
+            return None
+    return offered_load(trace, run.cost, budget=run.settings.budget_tokens)
+
+
+def _wasted(served: pl.DataFrame) -> float | None:
     """Return the share of held row-seconds without a token: the prompt fills the place evenly
     during prefill, the reply during decode and its pauses."""
-    held = frame["held_row_s"].sum()
-    served = frame.filter(pl.col("ttft_s").is_not_null())
+    held = served["held_row_s"].sum()
     prefill_s = served["ttft_s"] - served["queue_s"]
     decode_s = served["e2e_s"] - served["ttft_s"]
     prompt, produced = served["prompt_tokens"], served["produced_tokens"]
@@ -154,38 +173,63 @@ def _wasted(frame: pl.DataFrame) -> float | None:
     return max(0.0, 1 - used / held) if held else None
 
 
-def judge(run: Run, offered: Offered) -> tuple[Verdict, str, float | None]:
+def judge(run: Run, offered: Offered | None) -> tuple[Verdict, str, float | None]:
     """Return the verdict word, its reason with the numbers, and the load ratio at this rate.
 
     Overloaded: load above capacity. Backlogged: p95 queue time of the last quarter of arrivals
     above 1 s and above twice that of the second quarter, or the drain after the last arrival
-    longer than the longest request would take alone. Else stable.
+    longer than the longest request would take alone. Else stable. All of it is about the requests
+    that ran, so one that was refused changes nothing; whole picoseconds are compared.
     """
-    ratio = None if offered.ratio is None else offered.ratio * float(run.rate)
-    if ratio is not None and ratio > 1:
-        return "overloaded", f"offered load is {ratio:.2f} x capacity", ratio
-    frame = run.requests
-    quarter = max(1, len(frame) // 4)
-    early = spread(frame["queue_s"].slice(quarter, quarter)).p95 or 0.0
-    late = spread(frame["queue_s"].tail(quarter)).p95 or 0.0
-    if late > max(1.0, 2 * early):
-        why = f"p95 queue time grows from {early:,.1f} s to {late:,.1f} s"
+    if offered is None:
+        return "stable", "no request could run", None
+    exact = None if offered.exact_ratio is None else offered.exact_ratio * run.rate
+    ratio = None if exact is None else float(exact)
+    if exact is not None and exact > 1:
+        return "overloaded", f"offered load is {_apart(exact, 1, 2)[0]} x capacity", ratio
+    ran = [r for r in run.executor.records.values() if r.admitted_ps >= 0]
+    queues_ps = [r.admitted_ps - r.arrival_ps for r in ran]
+    quarter = max(1, len(ran) // 4)
+    early_ps = _p95(queues_ps[quarter : 2 * quarter])
+    late_ps = _p95(queues_ps[-quarter:])
+    limit_ps = max(Fraction(PS_PER_S), 2 * early_ps)
+    if late_ps > limit_ps:
+        late, _ = _apart(late_ps / PS_PER_S, limit_ps / PS_PER_S)
+        why = f"p95 queue time grows from {float(early_ps / PS_PER_S):,.1f} s to {late} s"
         return "backlogged", why, ratio
-    end_s = run.executor.rounds.end_ps / 1e12
-    drain_s = end_s - frame["arrival_s"].max() if len(frame) else 0.0
-    longest_s = _longest_solo_s(run)
-    if drain_s > longest_s:
-        why = f"the drain takes {drain_s:,.1f} s, the longest request alone {longest_s:,.1f} s"
+    drain_ps = max((r.end_ps for r in ran), default=0) - max((r.arrival_ps for r in ran), default=0)
+    longest_ps = longest_alone_ps(run, ran, drain_ps)
+    if drain_ps > longest_ps:
+        drain, longest = _apart(Fraction(drain_ps, PS_PER_S), Fraction(longest_ps, PS_PER_S))
+        why = f"the drain takes {drain} s, the longest request alone {longest} s"
         return "backlogged", why, ratio
-    text = "a burst" if ratio is None else f"load is {ratio:.2f} of capacity"
-    return "stable", f"{text}; p95 queue time {late:,.1f} s in the last quarter", ratio
+    text = "a burst" if exact is None else f"load is {_apart(exact, 1, 2)[0]} of capacity"
+    late_s = float(late_ps / PS_PER_S)
+    return "stable", f"{text}; p95 queue time {late_s:,.1f} s in the last quarter", ratio
 
 
-def _longest_solo_s(run: Run) -> float:
-    prompts = run.requests["prompt_tokens"].to_numpy()
-    outputs = run.requests["produced_tokens"].to_numpy()
-    if not len(prompts):
-        return 0.0
-    alone = solo_prefill_ps(run.cost, prompts, run.settings.budget_tokens).astype(float)
-    rows = (prompts + outputs) * float(run.cost.row_ps)
-    return float((alone + outputs * (run.cost.step_ps(1) + rows)).max()) / 1e12
+def _p95(values: list[int]) -> Fraction:
+    """Return the 95th percentile, linear between ranks and exact; 0 without values.
+
+    >>> _p95([30, 10, 20]), _p95([7]), _p95([])
+    (Fraction(29, 1), Fraction(7, 1), Fraction(0, 1))
+    """
+    if not values:
+        return Fraction(0)
+    ranked = sorted(values)
+    below, hundredths = divmod((len(ranked) - 1) * 95, 100)
+    above = ranked[min(below + 1, len(ranked) - 1)]
+    return ranked[below] + Fraction(hundredths * (above - ranked[below]), 100)
+
+
+def _apart(one: Fraction, other: Fraction | int, digits: int = 1) -> tuple[str, str]:
+    """Return two numbers with as many digits as it takes to see which is larger, 12 at most.
+
+    >>> _apart(Fraction("11.2004"), Fraction("11.2"))
+    ('11.2004', '11.2000')
+    """
+    for num in range(digits, 13):
+        shown = tuple(f"{Decimal(round(x * 10**num)).scaleb(-num):,.{num}f}" for x in (one, other))
+        if one == other or shown[0] != shown[1]:
+            return shown
+    return shown

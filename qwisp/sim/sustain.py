@@ -12,57 +12,121 @@ from qwisp.trace.request import Trace
 SAMPLE_REQUESTS = 2000
 MAX_REPLAYS = 12
 LOWEST_SHARE = 256  # of the rate at which load meets capacity; below it nothing is called serving
+STEPS_DOWN = 12
+
+RunAt = Callable[[Trace, Fraction], Run]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sustained:
-    """`rate` is the largest arrival scale found stable (0 when none was), 2 % apart from failure.
+    """`rate` is the highest arrival scale at which all requests were replayed stable, 0 if none.
 
-    `confirmed` says that a replay of all requests at that rate was stable too.
+    Where there is none, `why` says what was wrong at the lowest rate tried, and `part_rate` is the
+    highest at which the first `part_requests` requests, those before the last burst, were replayed
+    stable (0: not even these).
     """
 
     rate: Fraction
-    confirmed: bool
     num_replays: int
     num_requests: int
+    why: str = ""
+    part_rate: Fraction = Fraction(0)
+    part_requests: int = 0
+
+    def __str__(self) -> str:
+        if self.rate:
+            return (
+                f"sustains {float(self.rate):g}x ({self.num_replays} replays, confirmed on all "
+                f"{self.num_requests:,} requests)"
+            )
+        text = (
+            f"no rate keeps all {self.num_requests:,} requests stable ({self.num_replays} replays):"
+            f" {self.why}"
+        )
+        if self.part_rate:
+            text += (
+                f"; the first {self.part_requests:,}, before the last burst, are stable at "
+                f"{float(self.part_rate):g}x"
+            )
+        return text
 
 
-def sustain(
-    trace: Trace, load_ratio: float | None, run_at: Callable[[Trace, Fraction], Run]
-) -> Sustained:
-    """Return the highest sustained rate of `run_at(trace, rate)`.
+def sustain(trace: Trace, load_ratio: float | None, run_at: RunAt) -> Sustained:
+    """Return the highest rate of `run_at(trace, rate)` confirmed on all, or that there is none.
 
     Bisects on the first 2,000 requests to 2 % in at most 12 replays, then confirms on all, stepping
-    down by a tenth while that fails. The search starts at the rate at which load meets capacity
-    (`load_ratio` is that of 1x): nothing above it can be stable.
+    down by a tenth while that fails and the lowest rate tried is stable. The search starts at the
+    rate at which load meets capacity (`load_ratio` is that of 1x): nothing above it can be stable.
     """
-    sample = replace(trace, requests=trace.requests[:SAMPLE_REQUESTS])
     replays = 0
 
-    def stable(some: Trace, rate: Fraction) -> bool:
+    def counted(some: Trace, rate: Fraction) -> Run:
         nonlocal replays
         replays += 1
-        return run_at(some, rate).summary.verdict == "stable"
+        return run_at(some, rate)
 
     high = _rounded(1 / load_ratio if load_ratio else 1.0)
-    low, lowest = Fraction(0), high / LOWEST_SHARE
+    rate, slowest = _highest(trace, high, counted)
+    part = replace(trace, requests=() if slowest is None else before_last_burst(slowest))
+    part_rate = _highest(part, high, counted)[0] if part.requests else Fraction(0)
+    return Sustained(
+        rate=rate,
+        num_replays=replays,
+        num_requests=len(trace.requests),
+        why="" if slowest is None else f"at {float(slowest.rate):g}x {slowest.summary.why}",
+        part_rate=part_rate,
+        part_requests=len(part.requests),
+    )
+
+
+def _highest(trace: Trace, high: Fraction, run_at: RunAt) -> tuple[Fraction, Run | None]:
+    """Return the highest rate confirmed on all, or 0 and the run at the lowest one."""
+    sample = replace(trace, requests=trace.requests[:SAMPLE_REQUESTS])
+
+    def stable(some: Trace, rate: Fraction) -> bool:
+        return run_at(some, rate).summary.verdict == "stable"
+
+    low, lowest = _bisected(sample, high, stable), _rounded(float(high) / LOWEST_SHARE)
+    confirmed = low > 0 and (len(sample.requests) == len(trace.requests) or stable(trace, low))
+    if confirmed:
+        return low, None
+    slowest = run_at(trace, lowest)
+    if slowest.summary.verdict != "stable":
+        return Fraction(0), slowest
+    for _ in range(STEPS_DOWN if low > 0 else 0):
+        low = _rounded(float(low) * 0.9)
+        if low > lowest and stable(trace, low):
+            return low, None
+    return lowest, None
+
+
+def _bisected(sample: Trace, high: Fraction, stable: Callable[[Trace, Fraction], bool]) -> Fraction:
+    """Return the highest rate found stable on the sample, at most 2 % below one that was not."""
+    low, lowest, replays = Fraction(0), high / LOWEST_SHARE, 1
     if stable(sample, high):
         low = high
     while replays < MAX_REPLAYS and (low == 0 or high > low * Fraction(51, 50)):
         middle = _rounded(float(high) / 4 if low == 0 else float(low * high) ** 0.5)
         if middle in (low, high) or middle < lowest:
             break
+        replays += 1
         if stable(sample, middle):
             low = middle
         else:
             high = middle
-    confirmed = low > 0 and (len(sample.requests) == len(trace.requests) or stable(trace, low))
-    while low > 0 and not confirmed and replays < 2 * MAX_REPLAYS:
-        low = _rounded(float(low) * 0.9)
-        confirmed = stable(trace, low)
-    return Sustained(
-        rate=low, confirmed=confirmed, num_replays=replays, num_requests=len(trace.requests)
-    )
+    return low
+
+
+def before_last_burst(run: Run) -> tuple:
+    """Return the requests of a run that ended before its last busy time began, in order."""
+    records = run.executor.records
+    ended_ps, num = 0, 0
+    for at, request in enumerate(run.trace.requests):
+        record = records[request.id]
+        if record.arrival_ps >= ended_ps:
+            num = at
+        ended_ps = max(ended_ps, record.end_ps)
+    return run.trace.requests[:num]
 
 
 def _rounded(rate: float) -> Fraction:

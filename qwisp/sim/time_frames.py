@@ -110,7 +110,10 @@ def load_frame(run: Run) -> pl.DataFrame:
     offset = segments["begin_tokens"].to_numpy() - slope * begin
     held = np.array([rows_of(s, i) for s, i in segments.select("slot", "id").iter_rows()], float)
     arrival = requests["arrival_s"].to_numpy()
-    leaves = (requests["arrival_s"] + requests["queue_s"].fill_null(requests["e2e_s"])).to_numpy()
+    # A request leaves the line when it is admitted, or when it ends without ever running.
+    records = run.executor.records.values()
+    leaves_ps = [r.end_ps if r.admitted_ps < 0 else r.admitted_ps for r in records]
+    leaves = np.array(leaves_ps, dtype=np.float64) / PS
     phase = segments["phase"].to_numpy()
     time = np.unique(np.concatenate([begin, end, arrival, leaves]))
 
