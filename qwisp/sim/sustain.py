@@ -118,11 +118,13 @@ def _bisected(sample: Trace, high: Fraction, stable: Callable[[Trace, Fraction],
 
 
 def before_last_burst(run: Run) -> tuple:
-    """Return the requests of a run that ended before its last busy time began, in order."""
+    """Return the requests that came before the last busy time of a run began, in order."""
     records = run.executor.records
     ended_ps, num = 0, 0
     for at, request in enumerate(run.trace.requests):
         record = records[request.id]
+        if record.admitted_ps < 0:
+            continue  # it never ran, so it kept nobody waiting
         if record.arrival_ps >= ended_ps:
             num = at
         ended_ps = max(ended_ps, record.end_ps)

@@ -12,7 +12,19 @@ import pytest
 
 from qwisp.cost import CostModel, load_cost
 from qwisp.memory.session_bytes import SessionBytes
-from qwisp.scheduling.contract import Ask
+from qwisp.scheduling.contract import (
+    Admit,
+    Ask,
+    Capture,
+    End,
+    Grant,
+    Move,
+    Pause,
+    Place,
+    Restore,
+    Resume,
+    Round,
+)
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import parse_layout
 from qwisp.scheduling.row_space import RowSpace
@@ -222,3 +234,165 @@ def test_500_real_requests_give_the_same_run_in_few_calls(
         assert_equal_runs(closed, single)
         assert closed[2].num_rounds >= 2 * closed[2].num_runs
         assert single[2].num_rounds == single[2].num_runs
+
+
+# One rule at a time, in rounds written by hand. Times are picoseconds: a round that prefills costs
+# 100, a chunk 10, a token 1; a step 1000 alone and 1500 for two, 3 a used row; a copied row 1.
+RULES = CostModel(
+    name="rules",
+    machine="none",
+    model="none",
+    chunk_tokens=4,
+    chunk_rule="aligned",
+    round_ps=100,
+    chunk_ps=10,
+    token_ps=1,
+    depth_ps=0,
+    step_ps_by_width=((1, 1000), (2, 1500)),
+    row_ps=3,
+    copy_bytes_per_s=10**12,
+)
+SMALL, LARGE = Place(0, 0, 40, 40), Place(1, 40, 80, 80)
+
+
+def by_hand(*asks: tuple, cancels: tuple = (), cost: CostModel = RULES) -> CostExecutor:
+    """An executor that has handed out what arrived at 0."""
+    executor = CostExecutor(asks, cost, FlatBytes(1, 0), cancels=cancels)
+    executor.facts(0)
+    return executor
+
+
+def test_a_round_costs_itself_its_chunks_its_tokens_and_one_step_over_the_rows_in_use() -> None:
+    executor = by_hand((0, Ask(0, 9), 50), (0, Ask(1, 5), 50))
+    grants = (Grant(0, 0, 8, 2, True), Grant(1, 0, 4, 1, True))
+    admits = (Admit(0, SMALL, 9), Admit(1, LARGE, 5))
+    executor.run(Round(0, (*admits, *grants), (0, 1), 1, True))
+    # 100 for the round, once; 30 for 3 chunks; 12 for 12 tokens; 1500; 3 x (9 + 5) rows
+    assert executor.now_ps == 100 + 30 + 12 + 1500 + 42
+    assert executor.rounds.rows == [(0, 0, 1684, 1, 2, 14, 1684, 142)]
+    assert [r.first_ps for r in executor.records.values()] == [1684, 1684]
+    executor.run(Round(1, (), (0, 1), 3, True))
+    # rows 16, 18, 20 in use before the three steps
+    assert executor.now_ps == 1684 + 3 * 1500 + 3 * (16 + 18 + 20)
+    assert executor.rounds.rows[-1] == (1, 1684, 6346, 3, 2, 16, 1560, 0)
+
+
+def test_a_prompt_of_one_token_decodes_at_once_and_a_restored_one_but_for_its_last_token_too() -> (
+    None
+):
+    executor = by_hand((0, Ask(0, 1), 5), (0, Ask(1, 9), 5), (0, Ask(2, 9), 5))
+    ops = (Admit(0, SMALL, 1), Admit(1, LARGE, 9), Admit(2, SMALL, 9))
+    executor.run(Round(0, (*ops, Restore(1, 77, 8), Restore(2, 78, 4)), (0, 1), 1, True))
+    # 8 + 4 rows restored; no round of prefill; rows 1 + 9 in use
+    assert executor.now_ps == 8 + 4 + 1500 + 3 * 10
+    assert [r.first_ps for r in executor.records.values()] == [1542, 1542, -1]
+    assert [r.cached_tokens for r in executor.records.values()] == [0, 8, 4]
+
+
+def test_where_the_last_token_is_prefilled_too_nothing_decodes_before_its_grant() -> None:
+    cost = replace(RULES, chunk_rule="ceil")
+    executor = by_hand((0, Ask(0, 1), 5), (0, Ask(1, 9), 5), cost=cost)
+    ops = (Admit(0, SMALL, 1), Admit(1, LARGE, 9), Restore(1, 77, 8))
+    executor.run(Round(0, ops, (), 1, True))
+    assert (executor.now_ps, executor.records[0].first_ps) == (8, -1)
+    executor.run(Round(1, (Grant(0, 0, 1, 1, True),), (0,), 1, True))
+    assert (executor.now_ps, executor.records[0].first_ps) == (8 + 111 + 1000 + 3,) * 2
+
+
+def test_moves_captures_and_resumes_cost_their_rows_and_both_pauses_count() -> None:
+    executor = by_hand((0, Ask(0, 1), 99), (0, Ask(1, 1), 99))
+    record = executor.records[0]
+    step = Round(0, (Admit(0, SMALL, 1), Admit(1, LARGE, 1)), (0, 1), 1, True)
+    executor.run(step)
+    assert executor.now_ps == 1506  # 1500, 3 x 2 rows
+    executor.run(Round(1, (Pause(0),), (1,), 1, True))
+    assert executor.now_ps == 1506 + 1006  # one lane, 2 rows
+    executor.run(Round(2, (), (1,), 1, True))
+    assert executor.now_ps == 2512 + 1009
+    executor.run(Round(3, (Resume(0, SMALL, LARGE, 2),), (0, 1), 1, True))
+    assert record.paused_ps == 3521 - 1506
+    # 2 rows copied; rows 2 + 4 in use
+    assert executor.now_ps == 3521 + 2 + 1500 + 18
+    # From the pause to the next token, the copy and the step included.
+    assert (record.longest_pause_ps, record.moves, record.pauses) == (5041 - 1506, 1, 1)
+    executor.run(Round(4, (Pause(0),), (1,), 1, True))
+    assert executor.now_ps == 5041 + 1000 + 3 * 5
+    executor.run(Round(5, (Resume(0, LARGE, SMALL, 3),), (0, 1), 1, True))
+    assert record.paused_ps == (3521 - 1506) + (6056 - 5041)
+    assert record.longest_pause_ps == 5041 - 1506
+    assert executor.now_ps == 6056 + 3 + 1500 + 3 * (3 + 6)
+    executor.run(Round(6, (Move(1, LARGE, SMALL, 7), Capture(1, 5, 6)), (0, 1), 1, True))
+    assert executor.now_ps == 7586 + 7 + 6 + 1500 + 3 * (4 + 7)
+    assert (record.path, executor.records[1].path) == ("0>1>0", "1>0")
+    executor.run(Round(7, (Pause(0),), (1,), 1, True))
+    executor.run(Round(8, (End(0, "cancelled", "", SMALL),), (1,), 1, True))
+    # It ended in its third pause, which began at 9132 and took one step over 8 rows.
+    assert record.paused_ps == (3521 - 1506) + (6056 - 5041) + 1024
+    # 40 rows, 80 from the first resume on, 40 again from the second until the end.
+    assert record.held_row_ps == 40 * 3521 + 80 * (6056 - 3521) + 40 * (9132 + 1024 - 6056)
+    assert record.produced == 4
+
+
+@pytest.mark.parametrize("wakes", [True, False])
+def test_an_arrival_ends_a_repeated_round_only_where_it_could_change_the_next(wakes: bool) -> None:
+    """Steps over 1, 2, 3, ... rows end at 1003, 2009, 3018, 4030, 5045."""
+    for at_ps, rounds in ((3017, 3), (3018, 3), (3019, 4)):
+        executor = by_hand((0, Ask(0, 1), 99), (at_ps, Ask(1, 1), 99))
+        executor.run(Round(0, (Admit(0, SMALL, 1),), (0,), 1, True))
+        assert executor.now_ps == 1003
+        outcome = executor.run(Round(1, (), (0,), 4, wakes))
+        assert outcome.rounds == (rounds - 1 if wakes else 4)
+        assert executor.now_ps == (3018, 4030)[rounds - 3] if wakes else 5045
+        # The first round that could know of it is the one after its arrival.
+        assert [f.round for f in executor.facts(1 + outcome.rounds)] == [rounds]
+
+
+def test_a_cancel_ends_a_repeated_round_where_an_arrival_does_not() -> None:
+    executor = by_hand((0, Ask(0, 1), 99), cancels=((2009, 0), (3018, 0)))
+    executor.run(Round(0, (Admit(0, SMALL, 1),), (0,), 1, True))
+    assert executor.run(Round(1, (), (0,), 4, False)).rounds == 1
+    assert executor.run(Round(2, (), (0,), 4, False)).rounds == 1
+    assert executor.run(Round(3, (), (0,), 4, False)).rounds == 4
+    assert [(f.round, f.cancel) for f in executor.facts(7)] == [(7, 0), (7, 0)]
+
+
+def test_repeated_grants_end_with_the_one_in_which_something_arrives() -> None:
+    """Four grants of 4 tokens, 114 each: ends at 114, 228, 342, 456."""
+    for at_ps, rounds in ((227, 2), (228, 2), (229, 3)):
+        executor = by_hand((0, Ask(0, 99), 9), (at_ps, Ask(1, 1), 9))
+        outcome = executor.run(Round(0, (Grant(0, 0, 4, 1, False),), (), 4, True))
+        assert (outcome.rounds, executor.now_ps) == (rounds, 114 * rounds)
+        assert executor.rounds.rows == [(0, 0, 114 * rounds, rounds, 0, 0, 114, 114)]
+        assert [f.round for f in executor.facts(rounds)] == [rounds]
+
+
+def test_a_repeated_round_ends_with_the_first_reply_that_ends() -> None:
+    executor = by_hand((0, Ask(0, 1), 4), (0, Ask(1, 1), 3))
+    executor.run(Round(0, (Admit(0, SMALL, 1), Admit(1, LARGE, 1)), (0, 1), 1, True))
+    outcome = executor.run(Round(1, (), (0, 1), 50, True))
+    assert (outcome.rounds, outcome.stopped) == (2, (1,))
+    outcome = executor.run(Round(3, (End(1, "finished", "", LARGE),), (0,), 1, True))
+    assert (outcome.rounds, outcome.stopped) == (1, (0,))
+    assert executor.records[1].end_ps == executor.rounds.rows[2][1]
+    assert not executor.wait()
+
+
+def test_waiting_jumps_to_the_next_arrival_and_never_back() -> None:
+    executor = by_hand((0, Ask(0, 1), 4), (500, Ask(1, 1), 4))
+    executor.run(Round(0, (Admit(0, SMALL, 1),), (0,), 1, True))
+    assert executor.wait()
+    assert executor.now_ps == 1003
+    assert len(executor.facts(1)) == 1
+    later = by_hand((0, Ask(0, 1), 4), (500, Ask(1, 1), 4))
+    assert later.wait()
+    assert later.now_ps == 500
+
+
+def test_a_refused_request_ends_as_it_comes() -> None:
+    executor = by_hand((0, Ask(0, 1), 4), (7, Ask(1, 1), 4))
+    executor.run(Round(0, (Admit(0, SMALL, 1),), (0,), 1, True))
+    executor.facts(1)
+    executor.run(Round(1, (End(1, "refused", "too long"),), (0,), 1, True))
+    refused = executor.records[1]
+    assert (refused.end_ps, refused.held_row_ps, refused.admitted_ps) == (7, 0, -1)
+    assert (refused.outcome, refused.reason) == ("refused", "too long")
