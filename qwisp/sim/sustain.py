@@ -86,7 +86,8 @@ def _highest(trace: Trace, high: Fraction, run_at: RunAt) -> tuple[Fraction, Run
     def stable(some: Trace, rate: Fraction) -> bool:
         return run_at(some, rate).summary.verdict == "stable"
 
-    low, lowest = _bisected(sample, high, stable), _rounded(float(high) / LOWEST_SHARE)
+    lowest = _rounded(float(high) / LOWEST_SHARE)
+    low = _bisected(sample, lowest, high, stable)
     confirmed = low > 0 and (len(sample.requests) == len(trace.requests) or stable(trace, low))
     if confirmed:
         return low, None
@@ -100,14 +101,20 @@ def _highest(trace: Trace, high: Fraction, run_at: RunAt) -> tuple[Fraction, Run
     return lowest, None
 
 
-def _bisected(sample: Trace, high: Fraction, stable: Callable[[Trace, Fraction], bool]) -> Fraction:
-    """Return the highest rate found stable on the sample, at most 2 % below one that was not."""
-    low, lowest, replays = Fraction(0), high / LOWEST_SHARE, 1
+def _bisected(
+    sample: Trace, lowest: Fraction, high: Fraction, stable: Callable[[Trace, Fraction], bool]
+) -> Fraction:
+    """Return the highest rate found stable on the sample, at most 2 % below one that was not, or 0.
+
+    From `high` down by four until one is stable, then the geometric mean of both ends.
+    """
+    low, replays = Fraction(0), 1
     if stable(sample, high):
         low = high
     while replays < MAX_REPLAYS and (low == 0 or high > low * Fraction(51, 50)):
         middle = _rounded(float(high) / 4 if low == 0 else float(low * high) ** 0.5)
-        if middle in (low, high) or middle < lowest:
+        middle = max(middle, lowest)
+        if middle in (low, high):
             break
         replays += 1
         if stable(sample, middle):
