@@ -134,8 +134,8 @@ def hold_out(points: Sequence[PrefillPoint], num_used: int) -> tuple[PrefillPoin
     >>> [p.used for p in hold_out(points, 3)]
     [True, False, True, False, True]
     """
-    last = len(points) - 1
-    kept = {round(i * last / max(1, num_used - 1)) for i in range(min(num_used, len(points)))}
+    last, num = len(points) - 1, min(num_used, len(points))
+    kept = {round(i * last / max(1, num - 1)) for i in range(num)}
     return tuple(point._replace(used=i in kept) for i, point in enumerate(points))
 
 
