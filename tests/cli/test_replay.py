@@ -81,6 +81,33 @@ def test_options_that_need_or_exclude_another_say_so(words: list[str], capsys) -
     assert len(err.splitlines()) == 2
 
 
+def test_sustain_says_that_a_last_burst_has_no_rate_and_replays_what_it_confirmed(
+    tmp_path, capsys
+) -> None:
+    """40 requests with time to spare; with 30 more at once behind them no rate is stable."""
+    spaced = [(i * 30, 3000, 300) for i in range(40)]
+    for name, rows, code in (
+        ("burst", [*spaced, *[(1200, 3000, 300)] * 30], 1),
+        ("none", spaced, 0),
+    ):
+        path = tmp_path / f"{name}.jsonl"
+        keys = ("arrival_s", "prompt_tokens", "output_tokens")
+        path.write_text(
+            "".join(json.dumps(dict(zip(keys, row, strict=True))) + "\n" for row in rows)
+        )
+        words = [*WORDS[:3], f"--trace={path}", "--memory=12GiB", "--layout=16384x2", "--sustain"]
+        assert main(words) == code
+        out, err = capsys.readouterr()
+        if code:
+            assert out == ""
+            assert "no rate keeps all 70 requests stable" in err
+            assert "the first 40, before the last burst, are stable at" in err
+        else:
+            rate = err.split("sustains ")[1].split("x")[0]
+            assert "confirmed on all 40 requests" in err
+            assert f"verdict: stable at {rate}x" in out
+
+
 def test_a_cut_of_ones_own_is_one_file(tmp_path, capsys) -> None:
     path = tmp_path / "largest.py"
     path.write_text(

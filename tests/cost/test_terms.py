@@ -193,10 +193,8 @@ def test_decode_is_a_weighted_median_a_width_and_a_slope_that_is_never_negative(
     assert fit_decode([DecodePoint("", 1.0, 1, 1), DecodePoint("", 2.0, 1, 2)])[1] == 0
 
 
-def test_of_equally_good_answers_one_is_taken_that_meets_as_many_points_as_it_has_unknowns() -> (
-    None
-):
-    """Losses are 10 anywhere from (0, 0.5) to (0, 1): only the ends meet a point or a zero twice."""
+def test_of_equally_good_fits_one_through_as_many_points_as_unknowns_is_taken() -> None:
+    """Losses are 10 anywhere from (0, 0.5) to (0, 1): only the ends meet points or zeros twice."""
     design = np.array([[1.0, 2.0], [2.0, 2.0], [3.0, 2.0], [0.0, 2.0]])
     seconds = np.array([1.0, 5.0, 0.0, 3.0])
     found = least_absolute(design, seconds, np.array([1.0, 1.0, 2.0, 2.0]))
