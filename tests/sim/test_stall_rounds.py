@@ -9,7 +9,7 @@ import pytest
 
 from qwisp.cost import CostModel, load_cost
 from qwisp.errors import BadInput
-from qwisp.scheduling.contract import Ask
+from qwisp.scheduling.contract import Ask, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.row_space import RowSpace
@@ -263,3 +263,11 @@ def test_a_stream_that_moves_and_one_that_pauses_hold_and_use_what_was_worked_ou
     at = run.load["time_s"].to_list().index(since / S)
     assert run.load["paused"][at] == 1
     assert run.load["held_bytes"][at] == 10 * (8 + 32) + 2 * 7
+
+
+def test_an_arrival_that_was_not_told_yet_interrupts_rounds_that_take_no_time() -> None:
+    free = replace(ALONE, step_ps_by_width=((1, 0),))
+    executor = CostExecutor([(0, Ask(0, 1), 9)], free, FlatBytes(1, 0))
+    assert executor.run(Round(0, (), (0,), 4, True)).rounds == 1
+    assert len(executor.facts(1)) == 1
+    assert executor.run(Round(1, (), (0,), 4, True)).rounds == 4
