@@ -111,11 +111,13 @@ def make_plan(
         return replay(some, layout, size, cost, settings, rate=at, max_new=max_new)
 
     fitting = [c for c in found if c.num_bytes <= memory_bytes]
-    served = _served(trace, [c.layout for c in fitting], size, settings, max_new)
-    offered = offered_load(served, cost, budget=settings.budget_tokens)
+    served = [runnable(trace, c.layout, size, settings, max_new) for c in fitting]
+    offered = offered_load(_union(trace, served), cost, budget=settings.budget_tokens)
     limits: dict[int, Sustained] = {}
     if rate is None:
-        for candidate in fitting:
+        for candidate, part in zip(fitting, served, strict=True):
+            if not part.requests:
+                continue  # what runs nothing keeps up with anything
             progress(f"finding the rate that {candidate.proposal} sustains")
             limits[id(candidate)] = sustain(
                 trace, offered.ratio, lambda t, r, c=candidate: run_at(c.layout, t, r)
@@ -141,20 +143,11 @@ def make_plan(
     return _conclude(model, cost, trace, memory_bytes, offered, rate, best_rate, tuple(done))
 
 
-def _served(
-    trace: Trace,
-    layouts: list[Layout],
-    size: SessionBytes,
-    settings: Settings,
-    max_new: MaxNew,
-) -> Trace:
-    """Return `trace` without requests that none of `layouts` can run; all where it can run none."""
-    ids: set[int] = set()
-    for layout in layouts:
-        kept = runnable(trace, layout, size, settings, max_new).requests
-        if len(kept) == len(trace.requests):
-            return trace
-        ids.update(request.id for request in kept)
+def _union(trace: Trace, parts: list[Trace]) -> Trace:
+    """Return the requests of `trace` that stand in one of `parts`; all where these are empty."""
+    if any(len(part.requests) == len(trace.requests) for part in parts):
+        return trace
+    ids = {request.id for part in parts for request in part.requests}
     kept = tuple(request for request in trace.requests if request.id in ids)
     return replace(trace, requests=kept) if kept else trace
 

@@ -150,6 +150,16 @@ def test_a_last_burst_that_no_rate_cures_is_said_with_the_rate_before_it() -> No
     assert before_last_burst(slow) == trace.requests[:40]
 
 
+def test_a_candidate_that_can_run_nothing_sustains_nothing_and_sets_no_rate() -> None:
+    trace = Trace(name="spaced", requests=bursty().requests[:40], source="made here")
+    layouts = (Proposal(LAYOUT), Proposal("fixed_arena:1024"))
+    plan = make_plan(MODEL, COST, trace, 12 << 30, layouts=layouts)
+    serves, refuses = plan.candidates
+    assert refuses.run.counts["refused"] == 40
+    assert (refuses.sustained, plan.rate) == (None, serves.sustained.rate)
+    assert plan.best is serves
+
+
 def test_a_plan_without_a_sustained_rate_recommends_none_as_sustained() -> None:
     plan = make_plan(MODEL, COST, bursty(), 12 << 30, layouts=(Proposal(LAYOUT),))
     assert plan.verdict == "backlogged"
