@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import mlx.core as mx
 import numpy as np
@@ -14,7 +16,7 @@ from qwisp.engine.decoder import Decoder
 from qwisp.engine.identity import Identity
 from qwisp.engine.ops import Ops
 from qwisp.engine.own_kernels import OwnKernels
-from qwisp.engine.sampling import choose
+from qwisp.engine.sampling import GREEDY, DrawFailed, choose
 from qwisp.engine.step import Context, Lane, Step, Window
 from qwisp.engine.trail import raw_words
 from qwisp.errors import QwispError
@@ -35,6 +37,14 @@ from qwisp.scheduling.contract import (
     Round,
 )
 
+Answer = TypeVar("Answer")
+FAILURES = (QwispError, RuntimeError, MemoryError)
+"""What an operation or a decode step may raise; anything else is a bug and ends the run."""
+
+
+class ClientFailed(QwispError):
+    """A client's own code raised: that client's stream ends, whatever it was."""
+
 
 @dataclass(slots=True)
 class _Live:
@@ -54,6 +64,30 @@ class _Issued:
     lanes: list[_Live]
     tokens: mx.array
     logits: mx.array
+    faults: dict[int, str]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What came of a run of decode steps, by request: tokens handed over, stops, failures."""
+
+    got: dict[int, int]
+    stopped: list[int] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether somebody's reply ended, so that the scheduler must be told."""
+        return bool(self.stopped or self.failed)
+
+    def has_ended(self, request_id: int) -> bool:
+        """Whether the reply is over, one way or the other."""
+        return request_id in self.stopped or request_id in self.failed
+
+    def produced(self, rounds: int) -> tuple[tuple[int, int], ...]:
+        """Return who did not get a token a round, nor lost just the last one by failing."""
+        usual = {i: rounds - (i in self.failed) for i in self.got}
+        return tuple((i, count) for i, count in self.got.items() if count != usual[i])
 
 
 class MlxExecutor:
@@ -62,7 +96,8 @@ class MlxExecutor:
     `ahead=1` issues a repeated decode step before the one before it was read; a stop is then
     reported at most one round later, and the step that ran in between did run. `keeps_logits`
     hands every step's raw logits to the clients. `poisons` fills everything nobody may read with
-    NaN. Failures of an operation end that stream alone and are reported in the outcome.
+    NaN. What an operation, a draw or a client's own code raises ends that stream alone and is
+    reported in the outcome; a decode step that fails ends those that were in it, and no others.
     """
 
     def __init__(
@@ -128,14 +163,15 @@ class MlxExecutor:
         dead = {_id_at(round, position) for position, _ in failed}
         lanes = [self._live[i] for i in round.decode if i not in dead]
         most = 1 if failed else min(round.repeat, self.clients.rounds_free(round))
-        try:
-            rounds, stopped, short = self._decode(round, lanes, most)
-        except (RuntimeError, MemoryError) as error:
-            reason = f"decode failed: {error}"
-            failed += [(len(round.ops) + round.decode.index(lane.id), reason) for lane in lanes]
-            return Outcome(1, failed=tuple(failed))
-        produced = tuple((i, rounds - 1) for i in short)
-        return Outcome(rounds, produced, tuple(stopped), tuple(failed))
+        tally = _Tally({lane.id: 0 for lane in lanes})
+        rounds = self._decode(round, lanes, most, tally, failed)
+        num_ops = len(round.ops)
+        failed += [
+            (num_ops + at, tally.failed[i])
+            for at, i in enumerate(round.decode)
+            if i in tally.failed
+        ]
+        return Outcome(rounds, tally.produced(rounds), tuple(tally.stopped), tuple(failed))
 
     # ---- operations --------------------------------------------------------------------------
 
@@ -153,8 +189,8 @@ class MlxExecutor:
                     self._grant(op, 0, _cuts(round, op))
                 else:
                     self._do[type(op)](op)
-            except (QwispError, RuntimeError, MemoryError) as error:
-                failed.append((position, str(error).partition("\n")[0]))
+            except FAILURES as error:
+                failed.append((position, _first_line(error)))
                 if owner is not None:
                     dead.add(owner)
         return failed
@@ -165,17 +201,22 @@ class MlxExecutor:
         # here may be a newcomer's already.
         if stream is not None and op.place is not None and self.context.poisons:
             self.arena.poison(op.place)
-        self.clients.ended(op)
+        _ask_client(lambda: self.clients.ended(op))
 
     def _drop(self, op: Drop) -> None:
         self.blobs.drop(op.key)
 
     def _admit(self, op: Admit) -> None:
-        self._live[op.id] = _Live(op.id, self.clients.request(op.id), op.place)
+        request = _ask_client(lambda: self.clients.request(op.id))
+        if len(request.prompt) != op.prompt_tokens:
+            raise ClientFailed(
+                f"the prompt has {len(request.prompt)} tokens, {op.prompt_tokens} were announced",
+                "announce and hand over the same prompt",
+            )
+        self._live[op.id] = _Live(op.id, request, op.place, token=request.prompt[-1])
         if self.context.poisons:
             self.arena.poison(op.place)
         self.arena.open(op.place)
-        self._live[op.id].token = self._live[op.id].request.prompt[op.prompt_tokens - 1]
 
     def _move(self, op: Move | Resume) -> None:
         stream = self._live[op.id]
@@ -233,26 +274,51 @@ class MlxExecutor:
     # ---- decoding ----------------------------------------------------------------------------
 
     def _decode(
-        self, round: Round, lanes: list[_Live], most: int
-    ) -> tuple[int, list[int], list[int]]:
-        """Return (rounds that ran, ids that stopped, ids whose last step came after their stop)."""
-        grants = [op for op in round.ops if isinstance(op, Grant)]
-        waiting: _Issued | None = None
-        for n in range(most):
-            for op in grants if n else ():
-                self._grant(op, n, [])
-            issued = self._issue(lanes, waiting) if lanes else None
-            if waiting is not None:
-                stopped = self._read(waiting, ())
-                if stopped:
-                    return n + 1, stopped + self._read(issued, stopped), stopped
-            waiting = issued
-            if waiting is not None and (not self._ahead or n + 1 == most):
-                stopped = self._read(waiting, ())
-                waiting = None
-                if stopped:
-                    return n + 1, stopped, []
-        return most, [], []
+        self,
+        round: Round,
+        lanes: list[_Live],
+        most: int,
+        tally: _Tally,
+        failed: list[tuple[int, str]],
+    ) -> int:
+        """Return the rounds that ran: those up to the first in which a reply ended, or all.
+
+        What fails in a repeat ends the run after that very round, which the others finish.
+        """
+        unread: list[_Issued] = []
+        rounds = 0
+        while rounds < most and not (failed and rounds) and not tally.is_over:
+            if rounds:
+                failed += self._grant_again(round, rounds)
+            rounds += 1
+            broken = ""
+            try:
+                if lanes:
+                    unread.append(self._issue(lanes, unread[-1] if unread else None))
+            except FAILURES as error:
+                broken = f"decode failed: {_first_line(error)}"
+            is_last = bool(rounds == most or failed or broken or not self._ahead)
+            while len(unread) > (0 if is_last or tally.is_over else 1):
+                try:
+                    self._read(unread.pop(0), tally)
+                except FAILURES as error:
+                    broken = broken or f"decode failed: {_first_line(error)}"
+                    unread.clear()
+            if broken:  # a step is one for all of its lanes: there is nobody to single out
+                ids = [lane.id for lane in lanes if not tally.has_ended(lane.id)]
+                tally.failed.update(dict.fromkeys(ids, broken))
+        return rounds
+
+    def _grant_again(self, round: Round, repeat: int) -> list[tuple[int, str]]:
+        """Prefill the grants' next part; return those that failed."""
+        failed = []
+        for position, op in enumerate(round.ops):
+            if isinstance(op, Grant):
+                try:
+                    self._grant(op, repeat, [])
+                except FAILURES as error:
+                    failed.append((position, _first_line(error)))
+        return failed
 
     def _issue(self, lanes: list[_Live], before: _Issued | None) -> _Issued:
         """Start one decode step; its tokens come from the step before where that is not read."""
@@ -267,25 +333,57 @@ class MlxExecutor:
         logits = self.decoder.decode(self.context, tokens, self.arena, step)
         for lane in lanes:
             lane.length += 1
-        rules = [lane.request.sampling for lane in lanes]
-        chosen = choose(logits, rules, [lane.length for lane in lanes])
+        chosen, faults = _chosen(logits, lanes)
         kept = logits if self._keeps_logits else chosen
         mx.async_eval(chosen, kept, self.arena.arrays)
-        return _Issued(lanes, chosen, kept)
+        return _Issued(lanes, chosen, kept, faults)
 
-    def _read(self, issued: _Issued, ended: tuple[int, ...] | list[int]) -> list[int]:
-        """Hand a step's tokens to the clients; return the ids whose reply ended by itself."""
+    def _read(self, issued: _Issued, tally: _Tally) -> None:
+        """Hand a step's tokens to the clients whose replies go on; count what came of it."""
         tokens = issued.tokens.tolist()
         words = raw_words(issued.logits) if self._keeps_logits else None
-        stopped = []
         for row, lane in enumerate(issued.lanes):
-            if lane.id in ended:
+            if tally.has_ended(lane.id):
+                continue
+            if row in issued.faults:
+                tally.failed[lane.id] = issued.faults[row]
                 continue
             lane.token = tokens[row]
-            self.clients.token(lane.id, lane.token, None if words is None else words[row])
+            own = None if words is None else words[row]
+            try:
+                _ask_client(lambda lane=lane, own=own: self.clients.token(lane.id, lane.token, own))
+            except ClientFailed as error:
+                tally.failed[lane.id] = error.what
+                continue
+            tally.got[lane.id] += 1
             if lane.token in lane.request.stop_tokens:
-                stopped.append(lane.id)
-        return stopped
+                tally.stopped.append(lane.id)
+
+
+def _chosen(logits: mx.array, lanes: list[_Live]) -> tuple[mx.array, dict[int, str]]:
+    """Return the next tokens, and by row why a lane's own draw failed: that row's is no token."""
+    rules = [lane.request.sampling for lane in lanes]
+    positions = [lane.length for lane in lanes]
+    faults: dict[int, str] = {}
+    while True:
+        try:
+            return choose(logits, rules, positions), faults
+        except DrawFailed as error:
+            faults[error.row] = error.what
+            rules[error.row] = GREEDY
+
+
+def _ask_client(call: Callable[[], Answer]) -> Answer:
+    """Return what a client's code returns. Raises `ClientFailed` for whatever it raises."""
+    try:
+        return call()
+    except Exception as error:
+        what = f"its client failed: {type(error).__name__}: {_first_line(error)}"
+        raise ClientFailed(what, "look at the code that takes its tokens") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _owner(op: Operation) -> int | None:

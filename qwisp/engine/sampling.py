@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from qwisp.errors import BadInput
+from qwisp.errors import BadInput, QwispError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +29,28 @@ class Sampling:
 GREEDY = Sampling()
 
 
+class DrawFailed(QwispError):
+    """The draw of one row failed; the others' are not known yet."""
+
+    def __init__(self, row: int, error: Exception) -> None:
+        what = f"the draw failed: {type(error).__name__}: {error}".partition("\n")[0]
+        super().__init__(what, "look at the request's sampling")
+        self.row = row
+
+
 def choose(logits: mx.array, rules: list[Sampling], positions: list[int]) -> mx.array:
     """Return the next token of each row, `[M]` int32, for logits `[M, vocab]`.
 
     Row i of the first `len(rules)` follows `rules[i]` with the key (seed, `positions[i]`); further
-    rows are idle and greedy.
+    rows are idle and greedy. Raises `DrawFailed` naming the row.
     """
     tokens = mx.argmax(logits, axis=-1).astype(mx.int32)
     for row, (rule, position) in enumerate(zip(rules, positions, strict=True)):
         if rule.temperature > 0:
-            tokens[row] = draw(logits[row], rule, position)
+            try:
+                tokens[row] = draw(logits[row], rule, position)
+            except Exception as error:  # whatever it is, it is of this row
+                raise DrawFailed(row, error) from error
     return tokens
 
 

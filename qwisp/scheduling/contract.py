@@ -149,6 +149,12 @@ class Outcome(NamedTuple):
     for a stream that failed). `stopped`: ids whose reply ended by itself (EOS). `failed`:
     `(position, reason)` of operations, in order; position `len(ops) + i` is the decode of
     `decode[i]`.
+
+    A failure ends the run with the round it happened in, which `rounds` counts and the others
+    finish: a grant that fails in its third repeat gives `rounds` 3, and everybody else's three
+    tokens stand. What cannot be laid at one stream's door (the decode step itself) fails the decode
+    of all that took part. Either way the scheduler learns what it would have learned asking for
+    every round by itself.
     """
 
     rounds: int

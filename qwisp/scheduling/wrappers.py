@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from qwisp.scheduling.contract import End, Executor, Fact, Outcome, Round
+from qwisp.scheduling.contract import End, Executor, Fact, Grant, Outcome, Round
 
 
 class _Wrapper:
@@ -42,21 +42,41 @@ class Faulty(_Wrapper):
     """Fails chosen operations: they and the rest of their streams' work never reach `inner`.
 
     `fails(round) -> positions` names operations by position, `len(ops) + i` the decode of
-    `decode[i]`. `seen` counts the operations that passed, so that a sweep can fail each once.
+    `decode[i]`; they fail in repeat `repeat` of that round (0: the first), if it comes so far.
+    `seen` counts the operations that passed, so that a sweep can fail each once.
     """
 
-    def __init__(self, inner: Executor, fails: Callable[[Round], Iterable[int]]) -> None:
+    def __init__(
+        self, inner: Executor, fails: Callable[[Round], Iterable[int]], *, repeat: int = 0
+    ) -> None:
         super().__init__(inner)
         self._fails = fails
+        self._repeat = repeat
+        self._held: list[Fact] = []
         self.seen = 0
+
+    def facts(self, round_index: int) -> list[Fact]:
+        """Return the inner executor's facts, those seen early first."""
+        held, self._held = self._held, []
+        return held + list(self.inner.facts(round_index))
 
     def run(self, round: Round) -> Outcome:
         """Run what is left of the round and report what was failed."""
-        positions = sorted(self._fails(round))
         self.seen += len(round.ops) + len(round.decode)
+        positions = sorted(self._fails(round)) if self._repeat < round.repeat else []
         if not positions:
             return self.inner.run(round)
-        return run_without(self.inner, round, [(at, "injected failure") for at in positions])
+        failed = [(at, "injected failure") for at in positions]
+        if not self._repeat:
+            return run_without(self.inner, round, failed)
+        before = self.inner.run(round._replace(repeat=self._repeat))
+        if before.rounds < self._repeat or before.stopped or before.failed:
+            return before
+        rest = later(round, self._repeat)
+        self._held = list(self.inner.facts(rest.index))
+        if self._held:
+            return before  # somebody came: the scheduler is asked before the next round
+        return _joined(round, before, run_without(self.inner, rest, failed))
 
 
 class Failing(_Wrapper):
@@ -73,6 +93,32 @@ class Failing(_Wrapper):
             return run_without(self.inner, round, self._failed[round.index])
         ahead = [index - round.index for index in self._indices if index > round.index]
         return self.inner.run(round._replace(repeat=min([round.repeat, *ahead])))
+
+
+def later(round: Round, repeats: int) -> Round:
+    """Return what is left of a repeated round after `repeats` of it, grants further down.
+
+    >>> later(Round(5, (Grant(1, 0, 8, 2, False),), (7,), 4, True), 3)[:2]
+    (8, (Grant(id=1, start=24, num_tokens=8, num_chunks=2, last=False),))
+    """
+    ops = tuple(
+        op._replace(start=op.start + repeats * op.num_tokens) if isinstance(op, Grant) else op
+        for op in round.ops
+    )
+    return round._replace(index=round.index + repeats, ops=ops, repeat=round.repeat - repeats)
+
+
+def _joined(round: Round, first: Outcome, then: Outcome) -> Outcome:
+    """Return two outcomes of one round in a row as one; the first tells only what was produced."""
+    lost = {named(round, position) for position, _ in then.failed}
+    yielded, more = dict(first.produced), dict(then.produced)
+    produced = {
+        i: yielded.get(i, first.rounds) + more.get(i, then.rounds - (("decode", i) in lost))
+        for i in round.decode
+        if i in yielded or i in more
+    }
+    rounds = first.rounds + then.rounds
+    return Outcome(rounds, tuple(produced.items()), then.stopped, then.failed)
 
 
 def run_without(
@@ -142,11 +188,13 @@ class Recorded(_Wrapper):
         self.num_rounds += outcome.rounds
         self.stops.extend((index, now_s, request_id) for request_id in outcome.stopped)
         self.fails.extend((index, now_s, at, reason) for at, reason in outcome.failed)
-        self.failed_ops.extend(named(round, at) for at, _ in outcome.failed)
+        lost = [named(round, at) for at, _ in outcome.failed]
+        self.failed_ops.extend(lost)
         self.extras.extend(
             (index, now_s, request_id, num_tokens - outcome.rounds)
             for request_id, num_tokens in outcome.produced
-            if num_tokens != outcome.rounds
+            # Of a stream that failed, silence would say that it got none in the last round.
+            if num_tokens != outcome.rounds or ("decode", request_id) in lost
         )
         return outcome
 

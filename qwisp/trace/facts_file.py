@@ -86,7 +86,11 @@ class FailRecord(NamedTuple):
 
 
 class ExtraRecord(NamedTuple):
-    """`id` yielded `tokens` more (drafts), or fewer, than one a round up to this round."""
+    """`id` yielded `tokens` more (drafts), or fewer, than one a round up to this round.
+
+    0 says of a stream whose decode fails in this round that drafts made up for it: without a record
+    it yielded nothing in it.
+    """
 
     round: int
     time_ns: int
@@ -197,10 +201,7 @@ def _record(value: dict[str, Any]) -> FactRecord:
                 raise BadCell("op", f"{str(value['op'])[:40]!r} is none of {', '.join(OPS)}")
             return FailRecord(round, time_ns, None, reason, value["op"], _at_least(value, "id", 0))
         case "extra":
-            tokens = whole(value, "tokens")
-            if tokens == 0:
-                raise BadCell("tokens", "0 is no difference")
-            return ExtraRecord(round, time_ns, _at_least(value, "id", 0), tokens)
+            return ExtraRecord(round, time_ns, _at_least(value, "id", 0), whole(value, "tokens"))
         case other:
             raise BadCell("kind", f"{str(other)[:40]!r} is none of ask, cancel, stop, fail, extra")
 

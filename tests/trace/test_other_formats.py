@@ -201,7 +201,7 @@ def test_facts_are_read_as_they_were_written() -> None:
         (4, {"id": 99}, "id"),
         (5, {"position": True}, "position"),
         (5, {"reason": None}, "reason"),
-        (6, {"tokens": 0}, "tokens"),
+        (6, {"tokens": 0.5}, "tokens"),
         (6, {"tokens": "1"}, "tokens"),
         (6, {"id": 9}, "id"),
         (7, {"round": 3}, "round"),
