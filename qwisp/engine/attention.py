@@ -64,7 +64,7 @@ def partials(ops: Ops, q: mx.array, k: mx.array, v: mx.array, mask: mx.array | N
         s = mx.where(mask, s, -mx.inf)
     m = mx.max(s, axis=-1, keepdims=True)
     p = mx.exp(s - mx.where(m == -mx.inf, 0.0, m))
-    return Partial(m, mx.sum(p, axis=-1, keepdims=True), ops.batched_product(p, v))
+    return Partial(m, ops.row_sum(p), ops.batched_product(p, v))
 
 
 def combine(parts: list[Partial]) -> mx.array:

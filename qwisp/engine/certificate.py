@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qwisp.engine.certificate_runs import CASES, CHUNK_TOKENS, Case, Runs
+from qwisp.engine.certificate_evidence import Evidence, Missing
+from qwisp.engine.certificate_runs import CASES, CHUNK_TOKENS, TOKENS, Case, Runs
 from qwisp.engine.clients import Reply
 from qwisp.engine.identity import Identity, Safeguards
 from qwisp.engine.loading import LoadedModel
@@ -21,6 +22,10 @@ KIND_NAMES = {
     SlidingWindow: "sliding window",
     GatedDelta: "gated delta",
 }
+
+
+DEFINITION = "definition"
+"""The case whose rows hold attention against its definition; `steps` counts compared rows there."""
 
 
 class Row(NamedTuple):
@@ -53,19 +58,29 @@ class Sample(NamedTuple):
 class Certificate:
     """Every row, the identity it holds for, and what the hostile kernels altered.
 
-    `sample` is a solo run to compare with somebody else's.
+    `exercised` is what the runs reached, `missing` what the model has and they did not. `sample` is
+    a solo run to compare with somebody else's.
     """
 
     model: str
     identity: Identity
     rows: tuple[Row, ...]
     altered: Mapping[str, int]
+    exercised: Evidence
+    missing: tuple[Missing, ...]
     sample: Sample
 
     @property
     def holds(self) -> bool:
-        """No bit differed."""
+        """No bit differed in what was exercised."""
         return all(row.step is None for row in self.rows)
+
+    @property
+    def verdict(self) -> str:
+        """`identical`, that word as far as it was exercised, or `differs`."""
+        if not self.holds:
+            return "differs"
+        return "identical as far as exercised" if self.missing else "identical"
 
 
 def certify(
@@ -76,31 +91,42 @@ def certify(
     safeguards: Safeguards | None = None,
     max_new: int = 48,
     seed: int = 0,
+    tokens: int = TOKENS,
     cases: Sequence[Case] = CASES,
 ) -> Certificate:
     """Return the certificate of a model at a decode width.
 
-    Every case runs `width` requests at once and each request alone. Raises `BadInput` for a width
-    below 8 or a reply shorter than two tokens.
+    Every case runs up to `width` requests at once and each request alone; the longest of them has
+    `tokens` tokens with its reply. Two requests' attention is held against its definition, where
+    blocked attention is on. Raises `BadInput` for a width below 8, a reply shorter than two tokens
+    or a longest stream that leaves no room for windows before it.
     """
     if max_new < 2:
         raise BadInput(f"replies of {max_new} tokens", "compare at least 2")
+    if tokens < (least := max_new + 2 * CHUNK_TOKENS):
+        raise BadInput(
+            f"longest stream of {tokens:,} tokens with replies of {max_new:,}",
+            f"use {least:,} or more: two prefill windows before the reply",
+        )
     identity = Identity(
         width=width,
         chunk_tokens=CHUNK_TOKENS,
         dtype=model.dtype,  # type: ignore[arg-type]
         safeguards=safeguards or Safeguards(),
     )
-    runs = Runs(model, identity, hostile=hostile, max_new=max_new, seed=seed)
-    rows = tuple(row for case in cases for row in _rows(runs, case))
-    longest = max(runs.ids, key=lambda i: len(runs.prompts[i]))
-    reply = runs.alone(longest, Case(name="sample"))
-    sample = Sample(runs.prompts[longest], tuple(reply.tokens), np.stack(reply.logits))
+    runs = Runs(model, identity, hostile=hostile, max_new=max_new, seed=seed, tokens=tokens)
+    rows = [row for case in cases for row in _rows(runs, case)]
+    reply = runs.alone(0, Case(name="sample"))
+    sample = Sample(runs.prompts[0], tuple(reply.tokens), np.stack(reply.logits))
+    if runs.identity.safeguards.blocked_attention:
+        rows += [_definition_row(runs, i) for i in (0, 2)]  # the longest, and one of few blocks
     return Certificate(
         model=model.name,
         identity=runs.identity,
-        rows=rows,
+        rows=tuple(rows),
         altered=dict(runs.altered),
+        exercised=runs.evidence,
+        missing=runs.evidence.missing(model.decoder.spec, CHUNK_TOKENS, max_new),
         sample=sample,
     )
 
@@ -108,7 +134,7 @@ def certify(
 def _rows(runs: Runs, case: Case) -> Iterator[Row]:
     replies, moves = runs.together(case)
     is_named = False
-    for i in runs.ids:
+    for i in runs.company(case):
         solo = runs.alone(i, case)
         step, ulp = first_difference(solo, replies[i])
         parting = None
@@ -118,6 +144,16 @@ def _rows(runs: Runs, case: Case) -> Iterator[Row]:
         operation = f"{parting.operation} at position {parting.position}" if parting else ""
         kind = _layer_kind(runs.model, parting.operation) if parting else ""
         yield Row(case.name, i, len(solo.logits), moves.get(i, 0), step, ulp, kind, operation)
+
+
+def _definition_row(runs: Runs, request_id: int) -> Row:
+    tap, begin = runs.define(request_id), len(runs.prompts[request_id]) - 1
+    if tap.first is None:
+        return Row(DEFINITION, request_id, tap.rows, 0, None, 0, "", "")
+    position, ulp, operation = tap.first
+    named = f"{operation} at position {position}"
+    kind = _layer_kind(runs.model, operation)
+    return Row(DEFINITION, request_id, tap.rows, 0, max(0, position - begin), ulp, kind, named)
 
 
 def _bisect(runs: Runs, case: Case, request_id: int) -> Parting | None:

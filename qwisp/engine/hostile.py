@@ -18,8 +18,10 @@ from qwisp.engine.ops import Ops, QuantizedWeight
 from qwisp.errors import BadInput
 
 SHIMS = {
-    "products": "products and quantised products by their rows: 1-7 | 8-31 | 32 and more",
-    "batched": "batched products by their number of matrices",
+    "products": "plain and quantised products by their rows: 1-7 | 8 | 9-15 | 16-31 | 32 and more",
+    "batched": "batched products (of attention blocks) by their number of matrices",
+    "blocks": "batched products by how many matrices follow a matrix, as padding adds",
+    "sums": "row sums by their number of rows; sums over stock attention's key blocks by batch",
     "attention": "stock attention by key length and by batch",
     "experts": "sorted expert products by the rows of each expert",
     "sorting": "expert products by whether their rows are sorted",
@@ -51,7 +53,7 @@ class HostileOps(Ops):
         plain = super().product(x, w)
         if "products" not in self.shims:
             return plain
-        y = _split(x.shape[-1], _parts_of_rows(x.shape[0]), lambda a, b: x[:, a:b] @ w[a:b])
+        y = _by_rows(x.shape[0], x.shape[-1], lambda a, b: x[:, a:b] @ w[a:b])
         return self._count("products", plain, y)
 
     def quantized_product(self, x: mx.array, w: QuantizedWeight) -> mx.array:
@@ -63,17 +65,33 @@ class HostileOps(Ops):
         def part(a: int, b: int) -> mx.array:
             return Ops.quantized_product(self, x[:, a:b], _columns(w, a, b))
 
-        parts = _parts_of_rows(x.shape[0])
-        return self._count("products", plain, _split(x.shape[-1], parts, part, w.group_size))
+        y = _by_rows(x.shape[0], x.shape[-1], part, w.group_size)
+        return self._count("products", plain, y)
 
     def batched_product(self, a: mx.array, b: mx.array) -> mx.array:
-        """Split the inner dimension by the number of matrices."""
-        plain = super().batched_product(a, b)
-        if "batched" not in self.shims:
+        """Cut the inner dimension by the number of matrices, and by how many follow each."""
+        y = plain = super().batched_product(a, b)
+        size, matrices = a.shape[-1], plain.shape[:-2]
+
+        def cut(at: int) -> mx.array:
+            return a[..., :at] @ b[..., :at, :] + a[..., at:] @ b[..., at:, :]
+
+        if "batched" in self.shims:
+            y = self._count("batched", plain, cut(_cut_at(size, prod(matrices))))
+        if "blocks" in self.shims and matrices:
+            following = mx.arange(matrices[-1] - 1, -1, -1).reshape(-1, 1, 1)
+            y = mx.where(following % 3 == 0, cut(size // 2), y)
+            self._count("blocks", plain, y)
+        return y
+
+    def row_sum(self, x: mx.array) -> mx.array:
+        """Cut the last dimension by the number of rows."""
+        plain = super().row_sum(x)
+        if "sums" not in self.shims:
             return plain
-        parts = 2 + prod(plain.shape[:-2]) % 3
-        y = _split(a.shape[-1], parts, lambda i, j: a[..., i:j] @ b[..., i:j, :])
-        return self._count("batched", plain, y)
+        at = _cut_at(x.shape[-1], prod(x.shape[:-1]))
+        y = super().row_sum(x[..., :at]) + super().row_sum(x[..., at:])
+        return self._count("sums", plain, y)
 
     def expert_product(
         self, x: mx.array, w: mx.array, experts: mx.array, *, in_order: bool
@@ -102,10 +120,18 @@ class HostileOps(Ops):
     ) -> mx.array:
         """Cut the keys by their number (other from `long_keys` on) and by the batch (1 or more)."""
         plain = super().attention(q, k, v, scale=scale, mask=mask)
-        if "attention" not in self.shims:
+        shims = self.shims & {"attention", "sums"}
+        if not shims:
             return plain
-        parts = 2 + (k.shape[2] >= self.long_keys) + 2 * (q.shape[0] > 1)
-        return self._count("attention", plain, _attention_in_parts(q, k, v, scale, mask, parts))
+        is_batched = q.shape[0] > 1
+        parts = 3
+        if "attention" in shims:
+            parts = 2 + (k.shape[2] >= self.long_keys) + 2 * is_batched
+        turns = "sums" in shims and is_batched
+        y = _attention_in_parts(q, k, v, scale, mask, parts, turns)
+        for shim in shims:
+            self._count(shim, plain, y)
+        return y
 
     def _by_expert(
         self,
@@ -137,18 +163,33 @@ class HostileOps(Ops):
         return y
 
 
-def _parts_of_rows(rows: int) -> int:
-    return 2 + (rows >= 8) + (rows >= 32)
+def _by_rows(rows: int, size: int, part: Callable[[int, int], mx.array], unit: int = 1) -> mx.array:
+    """Return a product whose order of summation follows its rows: five ranges, five orders."""
+    parts = 2 if rows < 8 else 3 if rows < 16 else 4
+    return _split(size, parts, part, unit, is_backward=9 <= rows < 32)
 
 
-def _split(size: int, parts: int, part: Callable[[int, int], mx.array], unit: int = 1) -> mx.array:
+def _cut_at(size: int, count: int) -> int:
+    """Return where to cut `size` in two, elsewhere for every count up to `size`."""
+    return 1 + count * 37 % (size - 1) if size > 1 else 1
+
+
+def _split(
+    size: int,
+    parts: int,
+    part: Callable[[int, int], mx.array],
+    unit: int = 1,
+    *,
+    is_backward: bool = False,
+) -> mx.array:
     """Return the sum of `part(a, b)` over a cut of `size` into `parts`, at multiples of `unit`."""
     units = size // unit
     cuts = sorted({units * i // parts * unit for i in range(parts)} | {size})
     if cuts[0] != 0:
         cuts = [0, *cuts]
     total = None
-    for a, b in pairwise(cuts):
+    ranges = list(pairwise(cuts))
+    for a, b in reversed(ranges) if is_backward else ranges:
         total = part(a, b) if total is None else total + part(a, b)
     assert total is not None
     return total
@@ -168,7 +209,13 @@ def _columns(w: QuantizedWeight, a: int, b: int) -> QuantizedWeight:
 
 
 def _attention_in_parts(
-    q: mx.array, k: mx.array, v: mx.array, scale: float, mask: mx.array, parts: int
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    scale: float,
+    mask: mx.array,
+    parts: int,
+    is_backward: bool,
 ) -> mx.array:
     """Return attention with running maxima over `parts` runs of keys; q `[B, H, T, D]`."""
     repeat = q.shape[1] // k.shape[1]
@@ -176,6 +223,9 @@ def _attention_in_parts(
     s = mx.where(mask, (q * scale) @ k.swapaxes(-1, -2), -mx.inf)
     top = mx.max(s, axis=-1, keepdims=True)
     p = mx.exp(s - top)
-    values = _split(k.shape[2], parts, lambda a, b: p[..., a:b] @ v[:, :, a:b])
-    weights = _split(k.shape[2], parts, lambda a, b: p[..., a:b].sum(axis=-1, keepdims=True))
-    return values / weights
+
+    def total(part: Callable[[int, int], mx.array]) -> mx.array:
+        return _split(k.shape[2], parts, part, is_backward=is_backward)
+
+    values = total(lambda a, b: p[..., a:b] @ v[:, :, a:b])
+    return values / total(lambda a, b: p[..., a:b].sum(axis=-1, keepdims=True))

@@ -84,9 +84,9 @@ def _attention(
     ours = kernels.sdpa_rows(mx.array(q), cache, Step(lanes, WIDTH), None)
     k, v = (np.array(x.astype(mx.float32)) for x in (cache.k, cache.v))
     base = np.array([place.start_row for place in places])
-    definition = _definition("sdpa_rows/reference.py")
+    stated = definition("sdpa_rows/reference.py")
     live = len(LENGTHS)
-    theirs = definition.sdpa_rows(q[:live], k, v, base, np.array(LENGTHS))
+    theirs = stated.sdpa_rows(q[:live], k, v, base, np.array(LENGTHS))
     yield "outputs", np.array(ours)[:live], theirs
 
 
@@ -97,15 +97,15 @@ def _delta(
     inputs = [rng.uniform(-0.2, 0.2, shape).astype(np.float32) for shape in shapes]
     start = rng.uniform(-1, 1, (WIDTH, HEADS, dim, dim)).astype(np.float32)
     y, state = kernels.gated_delta_step([mx.array(x) for x in (*inputs, start)], WIDTH)
-    definition = _definition("gated_delta_step/reference.py")
+    stated = definition("gated_delta_step/reference.py")
     for t in range(STEPS):
-        expected, start = definition.gated_delta_step(*(x[:, t] for x in inputs), start)
+        expected, start = stated.gated_delta_step(*(x[:, t] for x in inputs), start)
         yield f"outputs of token {t}", np.array(y)[:, t], expected
     yield "state", np.array(state), start
 
 
-def _definition(name: str) -> SimpleNamespace:
-    """Return the definitions of a reference file: text that ships beside the kernels."""
+def definition(name: str) -> SimpleNamespace:
+    """Return the definitions of a reference file under `kernels`: text that ships beside them."""
     namespace: dict[str, Any] = {"__name__": name}
     exec(compile(kernel_text(name), name, "exec"), namespace)
     return SimpleNamespace(**_public(namespace))

@@ -56,6 +56,7 @@ class Attention:
             return out
 
         q, *rest = c.pure(f"{self.name}.project", step, project, x, step.positions)
+        c.tap(f"{self.name}.queries", q)
         gates = rest[:1] if self.rule.has_gate else []
         if self.keeps:
             k, v = rest[-2:]
@@ -85,6 +86,7 @@ class Attention:
             rows = cache.rows_of(window.place, range(window.first, window.end))
             cache.write(rows, k[:, window.rows], v.swapaxes(0, 1)[:, window.rows])
         q = q.astype(mx.float32) * self.rule.scale
+        c.tap(f"{self.name}.queries", q.swapaxes(0, 1))
         keys = cache.keys(window.place, window.end)
         if c.guards.blocked_attention:
             num_blocks = self._num_blocks(cache, window)
@@ -160,8 +162,8 @@ class Attention:
     def _output(
         self, c: Context, out: mx.array, gate: mx.array | None, dtype: mx.Dtype
     ) -> mx.array:
+        c.tap(f"{self.name}.attention", out)  # in fp32: a narrower type would hide a difference
         out = out.astype(dtype)
-        c.tap(f"{self.name}.attention", out)
         y = self.o(c.ops, out if gate is None else out * mx.sigmoid(gate))
         c.tap(f"{self.name}.o_proj", y)
         return y

@@ -1,7 +1,8 @@
 """The operations whose summation order real kernels choose by shape; the rest is elementwise.
 
-The decoder reaches products, batched products, expert products and stock attention only through an
-`Ops` object, so that a test can put kernels in its place that are as unkind as a GPU's.
+The decoder reaches products, batched products, sums of attention weights, expert products and stock
+attention only through an `Ops` object, so that a test can put kernels in its place that are as
+unkind as a GPU's.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ class Ops:
     def batched_product(self, a: mx.array, b: mx.array) -> mx.array:
         """Return a product per leading index; a is `[..., M, K]`, b `[..., K, N]`."""
         return a @ b
+
+    def row_sum(self, x: mx.array) -> mx.array:
+        """Return the sum of each row, `[..., 1]`; x is `[..., K]`."""
+        return mx.sum(x, axis=-1, keepdims=True)
 
     def expert_product(
         self, x: mx.array, w: mx.array, experts: mx.array, *, in_order: bool
