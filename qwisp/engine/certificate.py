@@ -124,7 +124,7 @@ def certify(
         model=model.name,
         identity=runs.identity,
         rows=tuple(rows),
-        altered=dict(runs.altered),
+        altered=runs.altered,
         exercised=runs.evidence,
         missing=runs.evidence.missing(model.decoder.spec, CHUNK_TOKENS, max_new),
         sample=sample,

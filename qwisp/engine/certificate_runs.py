@@ -56,7 +56,7 @@ CASES = (
     Case(name="whole prompts", longest_at=7, turn=6, gap_rounds=3, budget_tokens=0),
     Case(name="moved and paused", is_cramped=True),
     Case(name="restored", longest_at=2, turn=4, is_restored=True),
-    Case(name="drawn", longest_at=5, turn=2, temperature=0.8),
+    Case(name="drawn", company=3, longest_at=3, turn=2, temperature=0.8),
     Case(name="one beside", company=1, longest_at=1),
     Case(name="five beside", company=5, longest_at=3),
     Case(name="six beside", company=6, longest_at=4, turn=4),
@@ -101,15 +101,20 @@ class Runs:
     ) -> None:
         self.model = model
         self.identity = identity
-        self.altered: Counter[str] = Counter()
         self.evidence = Evidence()
-        self._hostile = hostile
+        # One for all runs: looking at what it altered costs a result per operation, so it stops.
+        self._ops = HostileOps(long_keys=128) if hostile else Ops()
         self._max_new = max_new
         rng = np.random.default_rng(seed)
         vocab = model.decoder.spec.vocab
         lengths = prompt_lengths(tokens, max_new, identity.width)
         self.prompts = [tuple(rng.integers(0, vocab, n).tolist()) for n in lengths]
         self._solo: dict[tuple[int, float], Reply] = {}
+
+    @property
+    def altered(self) -> dict[str, int]:
+        """Results that each hostile shim changed, of the first ones of each."""
+        return dict(self._ops.altered) if isinstance(self._ops, HostileOps) else {}
 
     def company(self, case: Case) -> list[int]:
         """Return the requests of a case in the order of their places; request 0 is the longest."""
@@ -130,7 +135,6 @@ class Runs:
         plain = Case(name="alone", temperature=case.temperature)
         engine, script = self._open([request_id], (self._whole(0),), plain, trail)
         drive(engine.scheduler, engine.executor)
-        self._note(engine)
         return self._solo.setdefault(key, script.replies[request_id])
 
     def together(
@@ -147,17 +151,16 @@ class Runs:
             self._restore_all(engine, ids, contexts)
         else:
             drive(engine.scheduler, engine.executor)
-        self._note(engine)
         moved = Counter(e.id for e in engine.scheduler.log if e.kind in ("move", "resume"))
         return script.replies, dict(moved)
 
     def define(self, request_id: int) -> DefinitionTap:
         """Run a request alone and hold its attention against the definition."""
-        ops = HostileOps(long_keys=128) if self._hostile else Ops()
-        tap = DefinitionTap(self.model.decoder.spec, ops, has_kernels=self.identity.has_kernels)
+        tap = DefinitionTap(
+            self.model.decoder.spec, self._ops, has_kernels=self.identity.has_kernels
+        )
         engine, _ = self._open([request_id], (self._whole(0),), Case(name="definition"), tap)
         drive(engine.scheduler, engine.executor)
-        self._note(engine)
         self.evidence.defined_rows += tap.rows
         return tap
 
@@ -198,7 +201,7 @@ class Runs:
             Settings(grow_tokens=GROW_TOKENS, chunk_tokens=CHUNK_TOKENS, budget_tokens=budget),
             width=self.identity.width,
             safeguards=self.identity.safeguards,
-            ops=HostileOps(long_keys=128) if self._hostile else Ops(),
+            ops=self._ops if isinstance(self._ops, HostileOps) else None,
             keeps_logits=True,
         )
         self.identity = engine.identity
@@ -241,11 +244,6 @@ class Runs:
                 ops.append(Grant(i, saved[i], end - saved[i], 1, True))
         run(Round(index, tuple(ops), tuple(ids), 1, False))
         run(Round(index + 1, (), tuple(ids), self._max_new - 1, False))
-
-    def _note(self, engine: Engine) -> None:
-        ops = engine.executor.context.ops
-        if isinstance(ops, HostileOps):
-            self.altered.update(ops.altered)
 
 
 def _sized(contexts: tuple[int, ...]) -> Layout:
