@@ -13,7 +13,9 @@ from qwisp.cli.output import Column
 from qwisp.errors import BadInput, CheckFailed, NotInstalled
 
 if TYPE_CHECKING:
-    from qwisp.engine.certificate import Sample
+    from collections.abc import Sequence
+
+    from qwisp.engine.certificate import Certificate, Row, Sample
     from qwisp.engine.loading import LoadedModel
 
 COLUMNS = (
@@ -31,11 +33,16 @@ WIDEST = 256
 
 
 @click.command()
-@click.option("--model", required=True, help="A folder, or tiny[:NAME] for random weights.")
+@click.option(
+    "--model", required=True, help="A folder; tiny[:NAME] or random:CONFIG.json for random weights."
+)
 @click.option("--width", default=8, show_default=True, help="Decode width W: rows of every step.")
 @click.option("--dtype", help="float32, bfloat16 or float16; the model's own if not given.")
 @click.option("--hostile", is_flag=True, help="Kernels whose summation order follows the shape.")
 @click.option("--non-strict", is_flag=True, help="The stock way: dynamic width, stock attention.")
+@click.option(
+    "--tokens", default=1300, show_default=True, help="Longest stream: its prompt and its reply."
+)
 @click.option("--max-new", default=48, show_default=True, help="Tokens of every reply.")
 @click.option("--seed", default=0, show_default=True, help="Seed of prompts and random weights.")
 @click.option("--receipts", type=click.Path(path_type=Path), help="Append the receipt to a file.")
@@ -46,6 +53,7 @@ def command(
     dtype: str | None,
     hostile: bool,
     non_strict: bool,
+    tokens: int,
     max_new: int,
     seed: int,
     receipts: Path | None,
@@ -54,7 +62,10 @@ def command(
     """Is batched decode bit-identical to solo? Exit 1 if any bit differs.
 
     Prints per case and request: identical, or the first differing step, its distance in units of
-    the last place, and the operation that made the difference.
+    the last place, and the operation that made the difference. Below stands what was exercised;
+    what a model has and the runs did not reach is named, and weakens the word but not the exit
+    code: `identical as far as exercised` is exit 0. `definition` rows hold attention against its
+    definition.
     """
     from qwisp.engine.certificate import certify
     from qwisp.engine.identity import Safeguards
@@ -70,19 +81,29 @@ def command(
     loaded = load_model(model, dtype=dtype, seed=seed)
     guards = Safeguards.none() if non_strict else Safeguards()
     made = certify(
-        loaded, width=width, hostile=hostile, safeguards=guards, max_new=max_new, seed=seed
+        loaded,
+        width=width,
+        hostile=hostile,
+        safeguards=guards,
+        max_new=max_new,
+        seed=seed,
+        tokens=tokens,
     )
     rows = [
         row._asdict()
         | {"result": "identical" if row.step is None else f"differs from step {row.step}"}
         for row in made.rows
     ]
+    not_exercised = [str(missing) for missing in made.missing]
     document = {
         "schema": 1,
         "model": made.model,
         "identity": made.identity.label,
         "hostile": hostile,
         "holds": made.holds,
+        "verdict": made.verdict,
+        "exercised": made.exercised.as_dict(),
+        "not_exercised": not_exercised,
         "altered": dict(made.altered),
         "rows": rows,
     }
@@ -94,16 +115,40 @@ def command(
         counts = ", ".join(f"{shim} {count}" for shim, count in sorted(made.altered.items()))
         output.note(f"results altered by hostile kernels: {counts}", output_format)
     output.note(f"solo against mlx-lm solo: {peer}", output_format)
+    output.note(f"exercised: {'; '.join(made.exercised.lines())}", output_format)
+    for line in not_exercised:
+        output.note(line, output_format)
     if receipts is not None:
-        _keep(receipts, document, max_new, seed)
+        _keep(receipts, document, {"max_new": max_new, "tokens": tokens}, seed)
     if not made.holds:
-        worst = next(row for row in made.rows if row.step is not None)
-        differing = sum(row.step is not None for row in made.rows)
         raise CheckFailed(
-            f"{differing} of {len(rows)} replies differ from solo, first by {worst.operation}",
+            _what_differs(made.rows),
             "run in strict mode, or report it if this was strict mode",
         )
-    output.note(f"all {len(rows)} replies are bit-identical to solo", output_format)
+    output.note(_what_holds(made), output_format)
+
+
+def _what_differs(rows: Sequence[Row]) -> str:
+    """Return how many replies differ from solo (or that attention does), and the first cause."""
+    from qwisp.engine.certificate import DEFINITION
+
+    replies = [row for row in rows if row.case != DEFINITION]
+    differing = [row for row in replies if row.step is not None]
+    if differing:
+        first = differing[0].operation
+        return f"{len(differing)} of {len(replies)} replies differ from solo, first by {first}"
+    first = next(row.operation for row in rows if row.step is not None)
+    return f"attention is not its definition, first in {first}"
+
+
+def _what_holds(made: Certificate) -> str:
+    """Return the last line; it says `all` only of what was exercised in full."""
+    from qwisp.engine.certificate import DEFINITION
+
+    replies = sum(row.case != DEFINITION for row in made.rows)
+    if made.missing:
+        return f"{replies} replies are bit-identical to solo as far as exercised"
+    return f"all {replies} replies are bit-identical to solo"
 
 
 def _peer(loaded: LoadedModel, sample: Sample, seed: int) -> str:
@@ -116,16 +161,17 @@ def _peer(loaded: LoadedModel, sample: Sample, seed: int) -> str:
         return f"not compared ({reason.what})"
 
 
-def _keep(path: Path, document: dict, max_new: int, seed: int) -> None:
+def _keep(path: Path, document: dict, asked: dict, seed: int) -> None:
     """Append one receipt: the verdict under the engine's identity."""
     from qwisp.receipts import Measured, ReceiptBook, Stamp
 
     inputs = {key: document[key] for key in ("identity", "hostile")}
-    value = {key: document[key] for key in ("holds", "altered")} | {"rows": len(document["rows"])}
+    kept = ("holds", "verdict", "exercised", "not_exercised", "altered")
+    value = {key: document[key] for key in kept} | {"rows": len(document["rows"])}
     with ReceiptBook(path, stamp=Stamp.here(), clock=time.time, study="certify") as book:
         book.once(
             "bit_identity",
-            inputs | {"max_new": max_new},
+            inputs | asked,
             lambda: Measured(value, "", "raw logits compared word by word"),
             model=document["model"],
             seed=seed,

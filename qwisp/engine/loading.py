@@ -14,6 +14,7 @@ from qwisp.engine.checkpoint import read_checkpoint
 from qwisp.engine.decoder import Decoder
 from qwisp.engine.decoder_spec import DecoderSpec
 from qwisp.engine.hub_cache import find_in_cache, is_hub_name
+from qwisp.engine.random_packed import UNPACKED, random_packed_weights
 from qwisp.engine.random_weights import random_weights
 from qwisp.engine.tiny import tiny_config
 from qwisp.engine.weight_bytes import resident_bytes
@@ -22,6 +23,7 @@ from qwisp.spec.data_files import data_path
 from qwisp.spec.model import ModelSpec, load_json
 
 TINY_PREFIX = "tiny"
+RANDOM_PREFIX = "random"
 SMOLLM2 = "smollm2"
 
 
@@ -46,14 +48,18 @@ class LoadedModel:
 
 def load_model(source: str | Path, *, dtype: str | None = None, seed: int = 0) -> LoadedModel:
     """Return the model of a folder, of `org/name` in the local Hugging Face cache, of a bundled
-    recall model, of `smollm2`, or of `tiny[:NAME]` (random weights of `seed`).
+    recall model, of `smollm2`, or of `tiny[:NAME]` or `random:CONFIG` (random weights of `seed`).
 
-    `dtype` is float32 for tiny models and the checkpoint's own otherwise. Raises `BadInput` for
+    `random:` takes any config.json, or a folder with one, and packs the weights in the bits that
+    its `quantization` states. `dtype` is float32 for tiny models and the checkpoint's or config's
+    own otherwise. Raises `BadInput` for
     what cannot be read, `BadConfig` for a family that is not run.
     """
     text = str(source)
     if text == TINY_PREFIX or text.startswith(f"{TINY_PREFIX}:"):
         return _tiny(text.partition(":")[2] or "hybrid_moe", dtype or "float32", seed)
+    if text.startswith(f"{RANDOM_PREFIX}:"):
+        return _random(text.partition(":")[2], dtype, seed)
     if text == SMOLLM2 and not Path(text).exists():
         from qwisp.engine.smollm2 import load_smollm2
 
@@ -117,6 +123,26 @@ def _tiny(name: str, dtype: str, seed: int) -> LoadedModel:
     spec = DecoderSpec.from_config(config)
     weights = random_weights(spec, seed, dtype)
     return made_model(f"tiny:{name}", config, spec, weights, dtype)
+
+
+def _random(text: str, dtype: str | None, seed: int) -> LoadedModel:
+    config, path = load_json(find_folder(text), "config.json")
+    if isinstance(config, Mapping) and isinstance(config.get("config"), Mapping):
+        config = config["config"]  # a bundled one, beside its source
+    if not isinstance(config, Mapping):
+        raise BadConfig(f"{path} holds no JSON object", "give a Hugging Face config.json")
+    inner = config.get("text_config")
+    fields = {**config, **inner} if isinstance(inner, Mapping) else config
+    kept = dtype or fields.get("dtype") or fields.get("torch_dtype") or "bfloat16"
+    mlx_dtype(kept)
+    spec = DecoderSpec.from_config(config)
+    stated = config.get("quantization")
+    packing = {"min_rows": UNPACKED}
+    if isinstance(stated, Mapping):
+        packing = {"bits": stated.get("bits", 4), "group_size": stated.get("group_size", 64)}
+    weights = random_packed_weights(spec, seed, kept, **packing)
+    name = path.parent.name if path.name == "config.json" else path.stem
+    return made_model(f"{RANDOM_PREFIX}:{name}", config, spec, weights, kept)
 
 
 def _from_folder(folder: Path, dtype: str | None, *, name: str) -> LoadedModel:

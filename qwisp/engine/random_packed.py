@@ -15,6 +15,8 @@ from qwisp.engine.random_weights import weight_shapes
 
 MIN_ROWS = 512
 """Matrices with fewer output rows stay unquantised, as routers and gates do in checkpoints."""
+UNPACKED = 2**62
+"""So many rows that no matrix has: every weight stays plain."""
 
 
 def random_packed_weights(
