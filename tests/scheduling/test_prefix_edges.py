@@ -204,6 +204,20 @@ def test_what_is_restored_in_a_round_is_not_dropped_for_a_capture_of_that_round(
     )
 
 
+def test_what_was_restored_may_be_dropped_in_a_later_round() -> None:
+    """Conversations have 600 bytes: 0 leaves 511, 1 restores them, 2 needs their place."""
+    first = keys(512)
+    asks = [
+        ScriptedRequest(0, 512, 3, prefix=first),
+        ScriptedRequest(1, 1024, 3, arrives=5, prefix=first + keys(512)),
+        ScriptedRequest(2, 512, 3, arrives=30, prefix=keys(512)),
+    ]
+    _, watch = played(asks, settings(prefix_bytes=900))
+    assert [(op.id, op.num_tokens) for op in watch.ops(Restore)] == [(1, 511)]
+    assert [op.key for op in watch.ops(Drop)] == [first[7]]
+    assert [(op.id, op.num_tokens) for op in watch.ops(Capture)] == [(0, 511), (2, 511)]
+
+
 def test_a_capture_is_not_lost_with_the_failure_of_another_stream() -> None:
     """0 is captured in round 3, in which the admission of 2 fails; 1 restores in round 4."""
     prefix = keys(800, 800)

@@ -72,6 +72,27 @@ def test_what_a_resume_leaves_is_free_for_a_newcomer_in_that_round() -> None:
     ]
 
 
+def test_a_newcomer_starts_in_the_round_in_which_the_last_paused_stream_leaves_its_session() -> (
+    None
+):
+    """64 is free after round 19: 1 leaves 28 for it and 2, a round later, 12 for 28."""
+    asks = [
+        ScriptedRequest(0, 40, 20, max_new=20),
+        ScriptedRequest(1, 24, 12),
+        ScriptedRequest(2, 6, 8),
+        ScriptedRequest(3, 6, 3, max_new=3, arrives=1),
+    ]
+    played = play(sessions(12, 28, 64), asks, Settings(grow_tokens=3))
+    assert played.story("wait", "pause", "resume", "admit")[3:] == [
+        (1, "wait", 3),
+        (4, "pause", 1),
+        (6, "pause", 2),
+        (20, "resume", 1),
+        (21, "resume", 2),
+        (21, "admit", 3),
+    ]
+
+
 def test_of_two_that_outgrow_in_one_round_the_one_admitted_first_takes_what_is_free() -> None:
     """1 joins in round 2 (three chunks of 2), 2 at once; both are full after round 10.
 
@@ -217,6 +238,19 @@ def test_what_was_noted_of_a_stream_before_it_paused_no_longer_counts() -> None:
     assert decoders.rounds_ahead() == 24  # only the other's: 30 - 6
     decoders.leave(one, OVER)
     assert one.base == 5, "leaving twice counts nothing twice"
+
+
+def test_a_note_of_before_a_pause_does_not_come_due() -> None:
+    decoders, one = Decoders(1), stream(1, cap=20)
+    decoders.join(one)  # 6 rounds ahead
+    decoders.steps = 2
+    decoders.leave(one, PAUSED)
+    one.place = Place(0, 0, 20, 20)
+    decoders.join(one)  # 14 ahead of step 2
+    decoders.steps = 6
+    assert decoders.pop_due() == []
+    decoders.steps = 16
+    assert decoders.pop_due() == [one]
 
 
 def test_those_due_together_come_in_the_order_of_their_admission() -> None:
