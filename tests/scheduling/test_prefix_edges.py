@@ -322,3 +322,21 @@ def test_a_conversation_is_kept_at_its_end_and_its_last_message(
     assert found.settle(set())
     assert not found.settle(set()), "nothing was reached since"
     found.check()
+
+
+@pytest.mark.parametrize(("position", "sound"), [(0, True), (959, True), (960, False)])
+def test_a_capture_that_lies_behind_its_prefill_is_found(position: int, sound: bool) -> None:
+    config = settings()
+    prefills = Prefills(config)
+    found = Prefixes(config, RowBytes(), prefills)
+    stream = fresh(1, keys(960))
+    found.admit(stream)
+    with pytest.raises(SchedulerBug, match="can no longer be captured at 959"):
+        found.check()  # it is in no prefill
+    prefills.append(stream)
+    stream.position = position
+    if sound:
+        found.check()
+    else:
+        with pytest.raises(SchedulerBug, match="can no longer be captured at 959"):
+            found.check()
