@@ -126,6 +126,8 @@ def test_load_and_capacity_are_requests_over_the_span_and_over_their_time() -> N
     assert str(load) == (
         "0.75 requests/s offered, 0.107 served at best: load 7.00, needs 7 such machines"
     )
+    five = replace(trace, requests=(*trace.requests[:2], Request(2, 5 * 10**9, 8, 4)))
+    assert offered_load(five, cost).num_machines == 6  # 5.6 of them
     easy = replace(trace, requests=(*trace.requests[:2], Request(2, 40 * 10**9, 8, 4)))
     found = offered_load(easy, cost)
     assert (found.exact_ratio, found.num_machines) == (Fraction(28, 40), 1)
