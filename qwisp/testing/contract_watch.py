@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from qwisp.scheduling.contract import Ask, End, Executor, Fact, Outcome, Round
 from qwisp.scheduling.wrappers import named
+from qwisp.testing.exercised import Tally
 from qwisp.testing.script import ScriptedRequest
 
 MAX_IDLE = 1000  # rounds without a token, waits without a fact
@@ -32,10 +33,17 @@ class Broken(Exception):
 
 
 class ContractWatch:
-    """An executor that behaves as the one inside; `findings` says what that one did wrong."""
+    """An executor that behaves as the one inside; `findings` says what that one did wrong.
+
+    `tally` counts what its rounds held, beside those of other runs.
+    """
 
     def __init__(
-        self, inner: Executor, requests: Iterable[ScriptedRequest], step_tokens: int
+        self,
+        inner: Executor,
+        requests: Iterable[ScriptedRequest],
+        step_tokens: int,
+        tally: Tally | None = None,
     ) -> None:
         self.inner = inner
         self.findings: list[Finding] = []
@@ -44,6 +52,8 @@ class ContractWatch:
         self.num_calls = 0
         self.num_rounds = 0
         self._step_tokens = step_tokens
+        self._tally = tally or Tally()
+        self._tally.start()
         self._asks = {request.id: request.ask for request in requests}
         self._arrived: set[int] = set()
         self._over: set[int] = set()
@@ -72,7 +82,8 @@ class ContractWatch:
         self.operations.update(type(op).__name__ for op in round.ops)
         if outcome.rounds > 1:
             self.operations["repeated Grant" if round.ops else "repeated decode"] += 1
-        self._look_at_outcome(round, outcome)
+        yielded = self._look_at_outcome(round, outcome)
+        self._tally.look(round, outcome, yielded)
         self.num_rounds += outcome.rounds
         if self.num_rounds > MAX_ROUNDS:
             raise self._broken("progress", f"{MAX_ROUNDS:,} rounds and no end")
@@ -124,7 +135,7 @@ class ContractWatch:
 
     # ---- outcomes ----------------------------------------------------------------------------
 
-    def _look_at_outcome(self, round: Round, outcome: Outcome) -> None:
+    def _look_at_outcome(self, round: Round, outcome: Outcome) -> dict[int, int]:
         if not 1 <= outcome.rounds <= round.repeat:
             raise self._broken("rounds", f"{outcome.rounds} ran where 1 to {round.repeat} were due")
         self._over |= {op.id for op in round.ops if isinstance(op, End)}
@@ -154,6 +165,7 @@ class ContractWatch:
                 self._find("stopped", f"request {request_id} was not decoding")
             if outcome.stopped.count(request_id) > 1:
                 self._find("stopped", f"request {request_id} is listed twice")
+        return yielded
 
     def _look_at_failures(self, round: Round, outcome: Outcome) -> None:
         positions = [position for position, _ in outcome.failed]
