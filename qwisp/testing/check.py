@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, SupportsIndex
 
@@ -147,7 +148,7 @@ def check_executor(
         missing.append("the definition: give `reference`, or a fault in all company alike passes")
     return Report(
         tuple(check.findings),
-        tuple(name for name in EXERCISED if not crowd.watch.operations[name]),
+        tuple(name for name in EXERCISED if not check.operations[name]),
         crowd.watch.num_rounds,
         crowd.watch.num_calls,
         found,
@@ -200,6 +201,7 @@ class _Check:
     ) -> None:
         self.findings: list[Finding] = []
         self.same: set[int] = set()
+        self.operations: Counter[str] = Counter()
         self.compared: Literal["nothing", "tokens", "evidence"] = "nothing"
         self.tally = tally
         self._make = make
@@ -211,7 +213,12 @@ class _Check:
         self._solo: dict[int, Sequence[Hashable]] = {}
 
     def run(self, requests: Iterable[ScriptedRequest], *, stepwise: bool = False) -> _Run:
-        """Drive a fresh executor through `requests`."""
+        """Drive a fresh executor through `requests` and note the operations it met."""
+        run = self._drive(requests, stepwise=stepwise)
+        self.operations += run.watch.operations
+        return run
+
+    def _drive(self, requests: Iterable[ScriptedRequest], *, stepwise: bool = False) -> _Run:
         requests = list(requests)
         executor = self._make(requests)
         watch = ContractWatch(executor, requests, self._settings.step_tokens, self.tally)
@@ -253,7 +260,7 @@ class _Check:
     def _alone(self, request: ScriptedRequest) -> Sequence[Hashable]:
         """Return the reply of a request that nobody is beside, once held against its definition."""
         if request.id not in self._solo:
-            alone = self.run([request._replace(arrives=0)])
+            alone = self._drive([request._replace(arrives=0)])
             self._solo[request.id] = reply = self._replies(alone.executor).get(request.id, ())  # type: ignore[misc]
             if self._reference is not None:
                 defined = self._reference(request)
