@@ -8,7 +8,13 @@ from qwisp.errors import CheckFailed
 from qwisp.scheduling.contract import Admit, Fact, Grant, Move, Outcome, Pause, Resume, Round
 from qwisp.scheduling.layout import Layout, parse_layout
 from qwisp.scheduling.settings import Settings
-from qwisp.testing import Report, RowBytes, ToyEngine, check_executor, sessions
+from qwisp.testing import (
+    Report,
+    RowBytes,
+    ToyEngine,
+    check_executor,
+    sessions,
+)
 from qwisp.testing.check import EXERCISED
 
 SETTINGS = Settings(grow_tokens=4, chunk_tokens=4, budget_tokens=8)
