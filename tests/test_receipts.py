@@ -9,12 +9,17 @@ import random
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from qwisp.errors import BadInput
 from qwisp.receipts import Measured, Receipt, ReceiptBook, Stamp, mean, read_receipts, same_kind
+from qwisp.receipts.record import hash_inputs
 from qwisp.receipts.stamp import git_state
 
 STAMP = Stamp(
@@ -134,7 +139,20 @@ def test_a_bad_line_in_the_middle_is_refused(tmp_path: Path, line: str, complain
         book(path)
 
 
-@pytest.mark.parametrize("key", ["inputs", "started_s", "is_dirty", "value", "seed", "commit"])
+def test_blank_lines_carry_nothing_but_keep_the_numbering(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    fill(path, 1)
+    path.write_text("\n" + path.read_text() + " \n")
+    assert len(read_receipts(path).all) == 1
+    path.write_text(path.read_text() + "5\n")
+    with pytest.raises(BadInput, match="line 4 is no receipt: not an object"):
+        read_receipts(path)
+
+
+KEYS = [field.name for field in fields(Receipt)]
+
+
+@pytest.mark.parametrize("key", KEYS)
 def test_every_field_of_a_line_is_checked(tmp_path: Path, key: str) -> None:
     path = tmp_path / "receipts.jsonl"
     fill(path, 1)
@@ -143,6 +161,82 @@ def test_every_field_of_a_line_is_checked(tmp_path: Path, key: str) -> None:
     path.write_text(json.dumps(record) + "\n")
     with pytest.raises(BadInput, match=key):
         read_receipts(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"started_s": True}, "started_s is 'True'"),
+        ({"ended_s": "1"}, "ended_s is '1'"),
+        ({"seed": False}, "seed is 'False'"),
+        ({"seed": 1.0}, "seed is '1.0'"),
+        ({"is_dirty": 0}, "is_dirty is '0'"),
+        ({"machine": []}, "machine is"),
+        ({"model": None}, "model is 'None'"),
+        ({"schema": 0}, "has schema '0', this qwisp reads 1"),
+        ({"schema": 2}, "has schema '2', this qwisp reads 1"),
+        ({"zeal": 1}, "unknown key 'zeal'"),
+        ({"study": "s"}, "line 1 was edited"),
+        ({"metric": "cube"}, "line 1 was edited"),
+        ({"model_hash": "f00"}, "line 1 was edited"),
+        ({"started_s": float("nan")}, "NaN is no number"),
+    ],
+)
+def test_every_type_of_a_line_is_checked(tmp_path: Path, change: dict, complaint: str) -> None:
+    path = tmp_path / "receipts.jsonl"
+    fill(path, 1)
+    record = json.loads(path.read_text()) | change
+    path.write_text(json.dumps(record) + "\n")
+    with pytest.raises(BadInput, match=complaint):
+        read_receipts(path)
+
+
+def test_inputs_are_hashed_as_canonical_json() -> None:
+    text = b'["",{"a":[1,2.5,null],"b":"\\u00e9"}]'
+    assert hash_inputs(["", {"b": "é", "a": [1, 2.5, None]}]) == sha256(text).hexdigest()
+    with pytest.raises(BadInput, match="cannot hold"):
+        hash_inputs(float("inf"))
+
+
+def test_the_first_of_two_threads_measures_and_both_get_its_receipt(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    with book(path) as receipts:
+        inner: list[Receipt] = []
+
+        def measure() -> Measured:
+            meanwhile = lambda: inner.append(  # noqa: E731  another thread, while this one measures
+                receipts.once("m", {}, lambda: Measured("first", "s", "x"))
+            )
+            thread = Thread(target=meanwhile)
+            thread.start()
+            thread.join()
+            return Measured("second", "s", "x")
+
+        assert receipts.once("m", {}, measure) is inner[0]
+        assert receipts.receipts == tuple(inner)
+    assert [one.value for one in read_receipts(path).all] == ["first"]
+
+
+def test_every_receipt_of_many_threads_is_a_whole_line(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.jsonl"
+    with book(path) as receipts, ThreadPoolExecutor(8) as pool:
+        ask = lambda i: receipts.once("m", {"i": i % 20}, lambda: Measured([i] * 500, "1", "x"))  # noqa: E731
+        assert len({one.id for one in pool.map(ask, range(80))}) == 20
+    assert len(read_receipts(path).all) == len(path.read_bytes().splitlines()) == 20
+
+
+def test_a_book_that_cannot_be_read_gives_up_its_lock(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "folder" / "receipts.jsonl"
+    fill(path, 1)
+    good = path.read_bytes()
+    path.write_bytes(b"{}\n" + good)
+    with pytest.raises(BadInput, match="line 1"):
+        book(path)
+    path.write_bytes(good)
+    one = book(path)
+    one.close()
+    one.close()
+    assert len(fill(path, 2)) == 2
 
 
 def test_a_second_writer_is_refused_and_a_third_may_follow(tmp_path: Path) -> None:
@@ -228,6 +322,8 @@ def test_receipts_of_different_origin_are_never_averaged(tmp_path: Path) -> None
         "is_dirty": True,
         "machine": {"processor": "other"},
         "metric": "cube",
+        "study": "other",
+        "model_hash": "f00",
     }
     for key, value in changes.items():
         record = json.loads(path.read_text().splitlines()[1])
@@ -236,6 +332,22 @@ def test_receipts_of_different_origin_are_never_averaged(tmp_path: Path) -> None
             mean([receipts[0], changed])
         with pytest.raises(BadInput):
             same_kind([receipts[0], changed])
+
+
+def test_only_numbers_are_averaged(tmp_path: Path) -> None:
+    with book(tmp_path / "receipts.jsonl") as receipts:
+        yes, no, text, none = (
+            receipts.once("ok", {"i": i}, lambda value=value: Measured(value, "", "x"))
+            for i, value in enumerate((True, False, "1", None))
+        )
+    assert mean([yes, no, yes, yes]) == 0.75
+    assert len({yes.id, no.id, text.id}) == 3
+    assert yes.id == yes.inputs_hash[:12]
+    for one in (text, none):
+        with pytest.raises(BadInput, match="only numbers"):
+            mean([yes, one])
+    with pytest.raises(BadInput, match="mean of 0"):
+        mean([])
 
 
 def test_the_stamp_names_this_machine_and_no_user() -> None:

@@ -1,4 +1,4 @@
-"""Faults that begin with the second block, the sixth lane or another place; what a report claims."""
+"""Faults that begin with the second block, the sixth lane or another place, and what is claimed."""
 
 from __future__ import annotations
 
