@@ -14,6 +14,7 @@ from qwisp.testing import (
     sessions,
     solo_reply,
 )
+from qwisp.testing.exercised import boundaries
 from qwisp.testing.toy_engine import checksum
 
 SETTINGS = Settings(grow_tokens=4, chunk_tokens=4, budget_tokens=8)
@@ -203,3 +204,11 @@ def test_own_requests_are_the_only_ones_and_the_report_counts_them() -> None:
 def test_without_replies_nothing_was_compared() -> None:
     report = check(replies=None)
     assert (report.word, report.num_compared) == ("not compared", 0)
+
+
+def test_a_boundary_is_crossed_by_the_step_that_reads_past_it() -> None:
+    assert boundaries(255, 256, BLOCK) == set()
+    assert boundaries(256, 257, BLOCK) == {1}
+    assert boundaries(257, 512, BLOCK) == set()
+    assert boundaries(1, 1281, BLOCK) == {1, 2, 3, 4, 5}
+    assert boundaries(257, 256, BLOCK) == set()
