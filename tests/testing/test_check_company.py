@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qwisp.scheduling.contract import Grant, Outcome, Round
+from qwisp.scheduling.contract import Admit, Grant, Move, Operation, Outcome, Place, Round
 from qwisp.scheduling.settings import Settings
 from qwisp.testing import (
     Report,
@@ -14,7 +14,8 @@ from qwisp.testing import (
     sessions,
     solo_reply,
 )
-from qwisp.testing.exercised import boundaries
+from qwisp.testing.company import company
+from qwisp.testing.exercised import Tally, boundaries
 from qwisp.testing.toy_engine import checksum
 
 SETTINGS = Settings(grow_tokens=4, chunk_tokens=4, budget_tokens=8)
@@ -212,3 +213,70 @@ def test_a_boundary_is_crossed_by_the_step_that_reads_past_it() -> None:
     assert boundaries(257, 512, BLOCK) == set()
     assert boundaries(1, 1281, BLOCK) == {1, 2, 3, 4, 5}
     assert boundaries(257, 256, BLOCK) == set()
+
+
+def test_a_tally_knows_where_a_stream_sat_and_who_was_beside_it() -> None:
+    tally = Tally(BLOCK)
+    places = [Place(n, 700 * n, 700, 700) for n in range(4)]
+    prompts = {1: 256, 2: 600, 3: 10, 4: 300}
+
+    def round(*ops: Operation, decode: tuple[int, ...]) -> None:
+        tally.look(Round(0, ops, decode, 1, False), Outcome(1), dict.fromkeys(decode, 1))
+
+    round(*[Admit(i, places[i - 1], n) for i, n in prompts.items()], decode=(2, 3))
+    assert tally.exercised.beside_blocks in [(1,), (3,)]
+    round(decode=(4, 2))
+    assert tally.exercised.beside_blocks == (1, 2)  # the 3 blocks of stream 2 have met both
+    round(decode=(1,))  # reads 256 keys
+    assert tally.exercised.crossed == ()
+    round(Move(1, places[0], places[3], 257), decode=(1,))  # and 257
+    found = tally.exercised
+    assert found.crossed == (1,)
+    assert (found.longest_tokens, found.neighbours) == (602, (0, 1))
+    assert (found.places, found.positions) == (2, 2)
+    assert (found.moves, found.longest_moved, found.pauses) == (1, 257, 0)
+
+
+def test_company_asks_for_no_more_than_the_largest_session_holds() -> None:
+    short = company(LAYOUT, SETTINGS, BLOCK)
+    assert all(request.prompt_tokens + request.output_tokens < 64 for request in short.runs[0])
+    assert max(r.prompt_tokens for run in short.runs for r in run) == 33
+    long = company(ROOMY, ROOMY_SETTINGS, BLOCK)
+    assert [len(run) for run in long.runs[:5]] == [8, 7, 6, 8, 2]
+    assert long.wanted_tokens == max(r.prompt_tokens + r.output_tokens for r in long.runs[0]) + 1
+    streams = {request.id: request for run in long.runs for request in run}
+    assert sorted(r.prompt_tokens for r in streams.values()) == [1, 7, 33, 60, 253, 257, 509, 1277]
+
+
+def test_a_ring_that_never_wrapped_and_a_reply_that_lacks_a_token_are_told() -> None:
+    report = check_executor(
+        lambda requests: ToyEngine(requests, NUM_ROWS),
+        layout=LAYOUT,
+        settings=SETTINGS,
+        replies=lambda engine: {i: reply[:-1] for i, reply in engine.replies.items()},
+        window_tokens=1000,
+    )
+    assert {finding.rule for finding in report.findings} == {"produced"}
+    assert any(what.startswith("a ring that wraps after 1,000") for what in report.not_exercised)
+
+
+def test_one_small_session_and_whole_prompts_leave_all_of_it_untried() -> None:
+    report = check_executor(
+        lambda requests: ToyEngine(requests, 64),
+        layout=sessions(64),
+        settings=Settings(grow_tokens=4, chunk_tokens=4, budget_tokens=0),
+        replies=lambda engine: engine.replies,
+    )
+    assert report.findings == ()
+    told = [what.partition(":")[0] for what in report.not_exercised]
+    assert told == [
+        "a stream that goes on after 1, 2, 5 blocks",
+        "1, 5, 6, 7 neighbours",
+        "one stream beside short and long neighbours",
+        "one stream in two places",
+        "one prompt cut in two ways",
+        "a grant that ends with a block",
+        "a move of more than a block",
+        "logits",
+        "the definition",
+    ]

@@ -11,11 +11,13 @@ from qwisp.scheduling.settings import Settings
 from qwisp.testing import (
     Report,
     RowBytes,
+    ScriptedRequest,
     ToyEngine,
     check_executor,
     sessions,
 )
 from qwisp.testing.check import EXERCISED
+from qwisp.testing.contract_watch import ContractWatch
 
 SETTINGS = Settings(grow_tokens=4, chunk_tokens=4, budget_tokens=8)
 LAYOUT = sessions(16, 16, 24, 64, margin_rows=3)
@@ -300,3 +302,19 @@ def test_without_replies_the_report_still_counts_but_cannot_see_the_rows() -> No
         lambda requests: MovesNothing(requests, NUM_ROWS), layout=LAYOUT, settings=SETTINGS
     )
     assert report.findings == ()
+
+
+@pytest.mark.parametrize(("at", "is_late"), [(0, False), (1, True), (3, True), (4, False)])
+def test_a_run_ends_before_the_round_of_an_arrival(at: int, is_late: bool) -> None:
+    class Runs(ToyEngine):
+        def facts(self, round_index: int) -> list[Fact]:
+            return [Fact(at, ask=request.ask)] if round_index else []
+
+        def run(self, round: Round) -> Outcome:
+            return Outcome(round.repeat)
+
+    request = ScriptedRequest(1, 5, 5)
+    watch = ContractWatch(Runs([], 1), [request], 1)
+    watch.run(Round(0, (), (), 4, True))
+    watch.facts(4)
+    assert [finding.rule for finding in watch.findings] == ["wakes"] * is_late

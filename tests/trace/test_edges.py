@@ -84,6 +84,13 @@ def test_burstgpt_times_end_where_no_trace_lies(way: str) -> None:
     assert blamed(burst_rows("0,1,1", "-1,1,1")) == (3, 1)
 
 
+@pytest.mark.parametrize("text", ["1_0", "٣", "0x1", "", "NaN", "1,5"])
+def test_burstgpt_times_are_plain_decimals(way: str, text: str) -> None:
+    assert blamed(burst_rows(f"{text},1,1"))[0] == 2
+    assert blamed(burst_rows("1,x,1")) == (2, 2)
+    assert blamed(burst_rows("1,1,x")) == (2, 3)
+
+
 def test_azure_times_lie_between_1970_and_2096(way: str) -> None:
     first, last = "1970-01-01 00:00:00", "2096-10-02 07:06:40"  # 4 x 10^9 s after 1970
     assert arrivals(parse_trace(azure_rows(f"{first},1,1", f"{last},1,1"))) == [0, 4 * 10**18]
