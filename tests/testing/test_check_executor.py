@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qwisp.errors import CheckFailed
-from qwisp.scheduling.contract import Admit, Fact, Grant, Move, Outcome, Pause, Resume, Round
+from qwisp.scheduling.contract import Admit, Fact, Grant, Move, Outcome, Pause, Place, Resume, Round
 from qwisp.scheduling.layout import Layout, parse_layout
 from qwisp.scheduling.settings import Settings
 from qwisp.testing import (
@@ -318,3 +318,14 @@ def test_a_run_ends_before_the_round_of_an_arrival(at: int, is_late: bool) -> No
     watch.run(Round(0, (), (), 4, True))
     watch.facts(4)
     assert [finding.rule for finding in watch.findings] == ["wakes"] * is_late
+
+
+def test_a_stream_that_slides_onto_its_own_rows_keeps_them() -> None:
+    engine = ToyEngine([ScriptedRequest(1, 8, 5)], 16)
+    source, target = Place(0, 4, 8, 8), Place(0, 2, 8, 8)
+    engine.admit(Admit(1, source, 8))
+    engine.grant(Grant(1, 0, 7, 1, True))
+    written = engine.rows[4:11]
+    engine.move(Move(1, source, target, 7))
+    assert engine.rows[2:9] == written
+    assert engine.rows[10:12] == [-1, -1]  # left behind, and wiped
