@@ -66,6 +66,7 @@ def test_known_inputs_are_not_measured_again_not_even_by_a_later_run(tmp_path: P
         raise AssertionError("measured twice")
 
     with book(path) as receipts:
+        assert receipts.receipts == tuple(first)
         assert [receipts.once("square", {"i": i}, never) for i in range(3)] == first
     assert len(path.read_text().splitlines()) == 3
 
