@@ -344,7 +344,7 @@ def test_a_declaration_must_hold_the_criteria(value: dict) -> None:
 
 def test_the_origin_names_every_commit_day_and_machine_once() -> None:
     found = judged([Criterion(**GOOD)], ("m", 2, ""))
-    one = replace(found.receipts[0], model="b", machine={"cores": "2"}, started_s=86_399.0)
+    one = replace(found.receipts[0], model="b", machine={"cores": "2"}, started_s=86_400.0)
     other = replace(one, commit="", is_dirty=True, model="a", started_s=0.0, ended_s=86_400.0)
     found = replace(found, receipts=(one, other), torn="half")
     assert found.commits == ("cccccccccccc", "no commit+")
