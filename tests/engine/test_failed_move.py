@@ -1,4 +1,4 @@
-"""What fails ends its own stream and no other: a move, and anything else at any repeat of a round."""
+"""What fails ends its own stream and no other: a move, and anything in any repeat of a round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qwisp.engine.mixers import Attention
 from qwisp.engine.sampling import Sampling
 from qwisp.engine.tiny import tiny_config
 from qwisp.memory.session_bytes import SessionBytes
-from qwisp.scheduling.contract import Admit, End, Grant, Move, Outcome, Round
+from qwisp.scheduling.contract import Admit, End, Move, Outcome, Round
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Faulty
 from qwisp.spec.model import ModelSpec

@@ -52,7 +52,7 @@ class Played:
 
 
 def first_repeated(kind: str):
-    """Return `fails`: a grant, or the decode of the first or last of a round with or without one."""
+    """Return `fails`: a grant, or the first or last decode of a round with or without one."""
     done: list[int] = []
 
     def fails(round: Round) -> list[int]:
@@ -104,7 +104,7 @@ def test_nothing_fails_in_a_repeat_that_never_comes() -> None:
 
 
 def test_an_arrival_before_the_failing_repeat_is_looked_at_first() -> None:
-    """A fault wrapper that ran on would let a newcomer wait for a round that could have known it."""
+    """A wrapper that ran on would let a newcomer wait for a round that could have known it."""
     played = Played(lambda e: Faulty(e, lambda r: [len(r.ops)] if r.decode else [], repeat=2))
     arrived = next(entry for entry in played.log if entry.kind == "arrive" and entry.id == 2)
     admitted = next(entry for entry in played.log if entry.kind == "admit" and entry.id == 2)
