@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from qwisp.engine.geometry import check_geometry
 from qwisp.engine.rope import Rope
 from qwisp.errors import BadConfig
 from qwisp.spec.fields import Fields
@@ -116,7 +117,7 @@ class DecoderSpec:
     def from_config(cls, config: Mapping[str, Any]) -> DecoderSpec:
         """Return the decoder of a Hugging Face config dict.
 
-        Raises `BadConfig` naming the family or key that this engine does not run.
+        Raises `BadConfig` naming the family, key or size that this engine does not run.
 
         >>> spec = DecoderSpec.from_config({"model_type": "llama", "hidden_size": 64,
         ...     "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
@@ -136,4 +137,6 @@ class DecoderSpec:
                 f"use one of {', '.join(sorted(READERS))}",
                 key="model_type",
             )
-        return READERS[family](ModelSpec.from_config(config), f, is_nested=is_nested)
+        spec = READERS[family](ModelSpec.from_config(config), f, is_nested=is_nested)
+        check_geometry(spec)
+        return spec

@@ -42,6 +42,7 @@ class Hand:
         poisons: bool = False,
         chunk: int = CHUNK,
         tap: Tap = no_tap,
+        ahead: int = 0,
     ) -> None:
         decoder = tiny_decoder(model, dtype)
         guards = safeguards or Safeguards()
@@ -55,6 +56,7 @@ class Hand:
             identity,
             self.script,
             context=Context(ops or Ops(), guards, tap, poisons),
+            ahead=ahead,
             keeps_logits=True,
         )
         self.requests = requests

@@ -1,17 +1,25 @@
-"""A prompt cut anywhere, saved anywhere and restored anywhere goes on with the same bits."""
+"""A prompt cut anywhere, saved anywhere and restored anywhere goes on with the same bits.
+
+And where rows, rings and states lie, by hand and by brute force.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from types import SimpleNamespace
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.buffers import Rows
+from qwisp.engine.buffers import Recurrent, Ring, Rows
 from qwisp.engine.clients import Request
 from qwisp.engine.hostile import HostileOps
+from qwisp.engine.mixers import Attention
+from qwisp.engine.step import Window
 from qwisp.engine.tiny import TINY
-from qwisp.scheduling.contract import Admit, Capture, Drop, Grant, Move, Restore
+from qwisp.scheduling.contract import Admit, Capture, Drop, Grant, Move, Place, Restore
+from qwisp.spec.layers import FullAttention, GatedDelta, SlidingWindow
 
 from .hand import Hand
 
@@ -141,3 +149,65 @@ def test_the_nan_is_really_there(monkeypatch):
     monkeypatch.setattr(Rows, "keys", lambda self, place, n: honest(self, place, n + 1))
     hand.round(decode=[0])
     assert np.isnan(hand.logits(0).view(np.float32)[-1]).all()
+
+
+# ---- where things lie ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [1, 2, 39, 40, 41, 63, 64, 65, 103, 104, 105, 200, 208, 209])
+@pytest.mark.parametrize("rows", [104, 50])
+def test_a_ring_shows_each_query_its_window_and_nothing_older(end, rows):
+    """Brute force: write position after position, and look what is where."""
+    window = 40
+    layer = SlidingWindow(kv_heads=1, k_dim=4, v_dim=4, window_tokens=window)
+    ring = Ring(layer, (7, rows), mx.float32)
+    place = Place(1, 7, rows, rows)
+    held: dict[int, int] = {}
+    for position in range(end):
+        (row,) = ring.rows_of(place, range(position, position + 1))
+        assert row == 7 + position % rows
+        held[row - 7] = position
+    assert ring.keys(place, end)[2:] == (7, min(rows, end))
+    slots, queries = np.arange(rows + 9), np.arange(max(0, end - 8), end)
+    for cut in (window, window - 1, 1):
+        seen = Attention._allowed(SimpleNamespace(window=cut), ring, 1, slots, queries, end)
+        want = [[s in held and q - cut < held[s] <= q for s in slots] for q in queries]
+        assert np.array_equal(seen, want)
+    full = Rows(FullAttention(kv_heads=1, k_dim=4, v_dim=4), 300, mx.float32)
+    assert full.rows_of(Place(0, 11, 9, 9), range(2, 4)) == [13, 14]
+    seen = Attention._allowed(SimpleNamespace(window=None), full, 0, slots, queries, end)
+    assert np.array_equal(seen, [[s <= q for s in slots] for q in queries])
+
+
+def test_key_blocks_follow_from_the_window_alone():
+    layer = SlidingWindow(kv_heads=1, k_dim=4, v_dim=4, window_tokens=300)
+    ring, full = Ring(layer, (364,), mx.float32), Rows(layer, 2000, mx.float32)
+    place = Place(0, 0, 2000, 2000)
+    found = {}
+    for origin in (0, 192, 448, 1024):
+        window = Window(place, origin, 64, origin, origin + 3)
+        found[origin] = [
+            Attention._num_blocks(SimpleNamespace(window=w), cache, window)
+            for w, cache in ((None, full), (300, ring), (300, full))
+        ]
+    # 64, 256, 512 and 1,088 rows reach; a ring never holds more than 300 + 64.
+    assert found == {0: [1, 1, 1], 192: [1, 1, 1], 448: [2, 2, 2], 1024: [5, 2, 5]}
+
+
+def test_state_is_written_for_live_rows_only():
+    layer = GatedDelta(value_heads=1, key_heads=1, value_dim=1, key_dim=1, conv_kernel=4)
+    cache = Recurrent(layer, 4, mx.float32)
+    cache.state = mx.arange(4, dtype=mx.float32).reshape(4, 1, 1, 1)
+    cache.conv = mx.broadcast_to(mx.arange(4, dtype=mx.float32)[:, None, None], (4, 3, 3)) + 0
+    state, conv = cache.read([2, 0])
+    assert state.flatten().tolist() == [2, 0]
+    assert conv[:, 0, 0].tolist() == [2, 0]
+    cache.write([3, 1], mx.full((2, 1, 1, 1), 9.0), mx.full((2, 3, 3), 8.0))
+    assert cache.state.flatten().tolist() == [0, 9, 2, 9]
+    assert cache.conv[:, 2, 2].tolist() == [0, 8, 2, 8]
+    cache.open(Place(3, 0, 1, 1))
+    cache.move(Place(2, 0, 1, 1), Place(1, 0, 1, 1), 1, raw=True)
+    assert cache.state.flatten().tolist() == [0, 2, 2, 0]
+    assert cache.conv[:, 1, 1].tolist() == [0, 2, 2, 0]
+    cache.poison(Place(0, 0, 1, 1), 5)  # rows past some token: the state is not among them
+    assert cache.state.flatten().tolist() == [0, 2, 2, 0]

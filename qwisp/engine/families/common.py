@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qwisp.engine.decoder_spec import DenseFfn, MoeFfn
+from qwisp.engine.geometry import FP32_RANGE
 from qwisp.engine.rope import (
     Llama3Scaling,
     LongScaling,
@@ -30,13 +31,15 @@ def refuse(key: str, problem: str, todo: str) -> BadConfig:
 
 
 def number(f: Fields, key: str, default: float | None = None) -> float:
-    """Return a finite number above zero; raises `BadConfig` naming the key."""
+    """Return a number above zero that fp32 can hold; raises `BadConfig` naming the key."""
     value = f.raw(key)
     if value is None and default is not None:
         return default
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not 0 < value < float("inf"):
-        raise refuse(f.prefix + key, f"is {str(value)[:40]}, not a number above zero", "correct it")
+    least, most = FP32_RANGE
+    if not good or not least < value < most:
+        problem = f"is {str(value)[:40]}, not a number above zero that fp32 holds"
+        raise refuse(f.prefix + key, problem, f"give one between {least} and {most}")
     return float(value)
 
 
