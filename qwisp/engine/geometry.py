@@ -1,4 +1,4 @@
-"""Which sizes of a decoder the kernels can run: asked once, before anything is read or allocated."""
+"""Which sizes of a decoder the kernels can run: asked once, before anything is allocated."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ stdin and answers each with a line before it takes the next: a process that dies
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import resource
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     name: {key: value for key, value in config.items() if value is not None}
     for name, config in {**TINY, **MORE_TINY}.items()
 }
-_ROPE = "rope_scaling."
 ROPES = {
     "linear": {"type": "linear", "factor": 4.0},
     "llama3": {
@@ -85,13 +85,14 @@ UNSET = {
     "hybrid_moe": ("decoder_sparse_step", "mlp_only_layers"),
     "qwen3": ("use_sliding_window", "max_window_layers", "sliding_window", "attention_bias"),
     "gemma3": ("layer_types", "attn_logit_softcapping", "rope_scaling"),
+    "llama yarn": ("rope_scaling/attention_factor",),
     "gemma4": ("sliding_window_pattern", "attention_k_eq_v", "num_global_key_value_heads"),
 }
-"""Keys that a family reads where it is tiny config does not set them."""
+"""Keys that a family reads where its tiny config does not set them."""
 
 
 class Case(NamedTuple):
-    """One key of one family set to a value; dots lead into objects."""
+    """One key of one family set to a value; slashes lead into objects."""
 
     family: str
     key: str
@@ -116,21 +117,23 @@ def keys_of(family: str) -> list[str]:
     """Return every key of a family's config that holds no object, and those it leaves unset."""
     config = FAMILIES[family]
     found = list(_leaves(config, ""))
-    inner = "text_config." if "text_config" in config else ""
+    inner = "text_config/" if "text_config" in config else ""
+    if inner:
+        found.remove("model_type")  # the tower's own says what it is
     return found + [inner + key for key in UNSET.get(family, ())]
 
 
 def _leaves(config: dict[str, Any], prefix: str) -> Iterator[str]:
     for key, value in config.items():
         yield prefix + key
-        if isinstance(value, dict) and not key.startswith("language_model."):
-            yield from _leaves(value, f"{prefix}{key}.")
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}/")
 
 
 def changed(case: Case) -> dict[str, Any]:
     """Return the family's config with the key set."""
     config = copy.deepcopy(FAMILIES[case.family])
-    *path, last = case.key.split(".")
+    *path, last = case.key.split("/")
     at = config
     for name in path:
         at = at[name]
@@ -200,10 +203,14 @@ def _compared(config: dict[str, Any], folder: Path) -> tuple[str, str]:
 
     from .oracle import engine_steps, oracle_model, oracle_steps, quantise
 
-    vocab = config.get("text_config", config)["vocab_size"]
-    prompt = tuple(np.random.default_rng(1).integers(0, vocab, 70).tolist())
     try:
-        ours = engine_steps(load_model(folder), prompt, 4)
+        model = load_model(folder)
+        vocab = model.decoder.spec.vocab
+        prompt_tokens = min(70, (model.spec.context_max_tokens or 70) - 4)
+        if prompt_tokens < 1:
+            return "refused", "too short a context for any prompt: `generate` says so"
+        prompt = tuple(np.random.default_rng(1).integers(0, vocab, prompt_tokens).tolist())
+        ours = engine_steps(model, prompt, 4)
     except QwispError as error:
         return "refused", str(error).splitlines()[0]
     plain = {key: value for key, value in config.items() if key != "quantization"}
@@ -260,22 +267,26 @@ def verdicts(cases: Iterable[Case]) -> Iterator[Verdict]:
         if line:
             yield Verdict(case, **json.loads(line))
             continue
-        yield Verdict(case, f"the process died with {process.wait()}")
+        _stop(process)
+        yield Verdict(case, f"the process died with {process.returncode}")
         process = None
     _stop(process)
 
 
-def _start(family: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-W", "ignore", "-m", "tests.engine.geometry", family]
+def _start(family: str, command: Sequence[str] = ()) -> subprocess.Popen[str]:
+    command = command or [sys.executable, "-W", "ignore", "-m", "tests.engine.geometry", family]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
 
 
 def _stop(process: subprocess.Popen[str] | None) -> None:
-    if process is not None and process.stdin is not None:
+    if process is None or process.stdin is None or process.stdout is None:
+        return
+    with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
-        process.wait()
+    process.wait()
+    process.stdout.close()
 
 
 if __name__ == "__main__":

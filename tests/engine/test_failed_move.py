@@ -176,6 +176,7 @@ def test_a_failure_in_any_repeat_is_its_own_streams_and_the_others_go_on(
     # What is only seen when a step is read is seen a round late where the next was issued before.
     late = int(ahead and n < LAST and site in ("draw", "client", "read"))
     assert outcome.rounds == n + 1 + late
+    assert dict(outcome.produced) == (dict.fromkeys(victims, n) if late else {})
     for i, reply in ran.replies.items():
         whole = sound.replies[i]
         assert np.array_equal(reply.logits, whole.logits[: len(reply.logits)])

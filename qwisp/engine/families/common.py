@@ -43,6 +43,13 @@ def number(f: Fields, key: str, default: float | None = None) -> float:
     return float(value)
 
 
+def switch(f: Fields, key: str) -> bool:
+    """Return a flag that is true where it is absent; null is refused: readers disagree about it."""
+    if key in f.values and f.raw(key) is None:
+        raise refuse(f.prefix + key, "is null, true to some and false to others", "say which")
+    return f.flag(key, True)
+
+
 def read_rope(
     f: Fields,
     head_dim: int,
@@ -131,6 +138,8 @@ def _longrope(s: Fields, f: Fields, dims: int, original: str) -> LongScaling:
     tokens = s.size(original, f.size(original, None))
     if tokens is None:
         raise refuse(original, "is missing", "add it to the config")
+    if tokens < 2:
+        raise refuse(original, f"is {tokens}", "give the tokens the model was first trained on")
     factors = s.items("long_factor")
     if len(factors) != dims // 2 or not all(isinstance(x, int | float) and x > 0 for x in factors):
         raise refuse(
@@ -181,7 +190,7 @@ def read_silu_ffn(f: Fields, index: int, *, normalises: bool) -> DenseFfn | MoeF
         num_experts=experts,
         top_k=top_k,
         intermediate=f.size("moe_intermediate_size"),
-        normalises=f.flag("norm_topk_prob", normalises),
+        normalises=switch(f, "norm_topk_prob") if normalises else f.flag("norm_topk_prob", False),
         shared_intermediate=f.count("shared_expert_intermediate_size", 0),
     )
 

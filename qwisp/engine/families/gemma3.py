@@ -10,6 +10,7 @@ from qwisp.engine.families.common import (
     query_heads,
     read_rope,
     refuse,
+    switch,
 )
 from qwisp.engine.rope import Rope
 from qwisp.spec.families.common import full_by_types
@@ -51,7 +52,7 @@ def read_gemma3(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec:
         vocab=f.size("vocab_size", 262144),
         eps=number(f, "rms_norm_eps", 1e-6),
         blocks=tuple(blocks),
-        is_tied=f.flag("tie_word_embeddings", True),
+        is_tied=switch(f, "tie_word_embeddings"),
         norm_offset=1.0,
         is_sandwiched=True,
         embed_scale=hidden**0.5,

@@ -11,6 +11,7 @@ from qwisp.engine.families.common import (
     number,
     query_heads,
     read_rope,
+    switch,
 )
 from qwisp.engine.rope import ProportionalScaling, Rope
 from qwisp.spec.families.common import full_by_types
@@ -36,7 +37,7 @@ def read_gemma4(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec:
         vocab=f.size("vocab_size", 262144),
         eps=number(f, "rms_norm_eps", 1e-6),
         blocks=tuple(blocks),
-        is_tied=f.flag("tie_word_embeddings", True),
+        is_tied=switch(f, "tie_word_embeddings"),
         is_sandwiched=True,
         embed_scale=hidden**0.5,
         logit_cap=_cap(f),
@@ -80,7 +81,7 @@ def _rope(f: Fields, dim: int, *, is_full: bool) -> Rope:
 
 
 def _ffn(f: Fields, is_shared: bool) -> DenseFfn | TwinFfn:
-    wide = 2 if is_shared and f.flag("use_double_wide_mlp", True) else 1
+    wide = 2 if is_shared and switch(f, "use_double_wide_mlp") else 1
     dense = DenseFfn(intermediate=wide * f.size("intermediate_size", 6144), activation="gelu_tanh")
     if not f.flag("enable_moe_block", False):
         return dense

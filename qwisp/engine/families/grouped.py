@@ -9,6 +9,7 @@ from qwisp.engine.families.common import (
     query_heads,
     read_rope,
     read_silu_ffn,
+    switch,
 )
 from qwisp.spec.fields import Fields
 from qwisp.spec.model import ModelSpec
@@ -16,6 +17,7 @@ from qwisp.spec.model import ModelSpec
 
 def read_grouped(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec:
     """Return the decoder; qwen has query-key norms, llama may have biases."""
+    tied = "tie_word_embeddings"
     is_qwen = model.family.startswith("qwen3")
     blocks = []
     for index, layer in enumerate(model.layers):
@@ -36,5 +38,5 @@ def read_grouped(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec
         vocab=f.size("vocab_size"),
         eps=number(f, "rms_norm_eps", 1e-6),
         blocks=tuple(blocks),
-        is_tied=f.flag("tie_word_embeddings", not is_qwen),
+        is_tied=f.flag(tied, False) if is_qwen else switch(f, tied),
     )
