@@ -64,25 +64,48 @@ class Tokenizer:
 
 
 class TextStream:
-    """Text as it becomes certain: bytes of an unfinished character wait for the next token."""
+    """Text as it becomes certain: bytes of an unfinished character wait for the next token.
+
+    Bytes that no character begins with, or that others break off, become replacement marks.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
         self._tokens: list[int] = []
+        self._waiting: list[int] = []  # since the last text
         self._text = ""
 
     def push(self, token: int) -> str:
         """Return the text that this token makes certain, often its own, sometimes none."""
         self._tokens.append(token)
-        text = self._stream.step(self._tokenizer.inner, token) or ""
+        self._waiting.append(token)
+        try:
+            text = self._stream.step(self._tokenizer.inner, token) or ""
+        except Exception:  # a byte too many unmakes characters that were told: they stand
+            text = self._begin_again()
+        if text:
+            self._waiting = []
         self._text += text
         return text
 
     def flush(self) -> str:
         """Return what is left at the end: an unfinished character becomes a replacement mark."""
         whole = self._tokenizer.decode(self._tokens)
-        return whole[len(self._text) :] if whole.startswith(self._text) else ""
+        if whole.startswith(self._text):
+            return whole[len(self._text) :]
+        return self._tokenizer.decode(self._waiting)
+
+    def _begin_again(self) -> str:
+        """Return the text of the tokens that wait, apart from those that were told."""
+        self._stream = DecodeStream(skip_special_tokens=True)
+        try:
+            return "".join(
+                self._stream.step(self._tokenizer.inner, token) or "" for token in self._waiting
+            )
+        except Exception:
+            self._stream = DecodeStream(skip_special_tokens=True)
+            return self._tokenizer.decode(self._waiting)
 
 
 def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:

@@ -36,6 +36,24 @@ def byte_tokenizer() -> tokenizers.Tokenizer:
     return inner
 
 
+A, B = 256, 257
+
+
+def fallback_tokenizer() -> tokenizers.Tokenizer:
+    """Return one of whole pieces that spells the rest in bytes, as sentencepiece does."""
+    vocab = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"a": A, "\u2581b": B, "<unk>": 258}
+    model = models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token="<unk>")
+    inner = tokenizers.Tokenizer(model)
+    parts = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    inner.decoder = decoders.Sequence([*parts, decoders.Strip(" ", 1, 0)])
+    return inner
+
+
+def streamed(tokens: list[int]) -> str:
+    stream = Tokenizer(fallback_tokenizer()).stream()
+    return "".join([*map(stream.push, tokens), stream.flush()])
+
+
 def saved(folder, **settings_):
     byte_tokenizer().save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps(settings_))
@@ -50,6 +68,28 @@ def test_streamed_text_is_the_whole_text(text):
     tokens = tokenizer.encode(text)
     pieces = [stream.push(token) for token in tokens]
     assert "".join([*pieces, stream.flush()]) == tokenizer.decode(tokens)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        ([0xE2, 0x82, 0xAC, B], "\u20ac b"),
+        ([0x41, 0xF0, A], "A\ufffda"),  # the library's own stream raises here
+        ([A, 0x41, 0xFF, B, B], "aA\ufffd b b"),
+        ([0xEF, 0x9F, 0x82, 0x41, 0x98, A], "\uf7c2A\ufffda"),
+        ([0x41, 0xFF], "A\ufffd"),
+        ([0x41, 0xF0, A, 0x41, 0xF0, B, A], "A\ufffdaA\ufffd ba"),
+    ],
+)
+def test_bytes_that_are_no_character_become_marks(tokens, text):
+    assert streamed(tokens) == text
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from([0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0xFF, 0x41, A, B]), max_size=12))
+def test_any_bytes_stream_and_no_piece_is_lost(tokens):
+    text = streamed(tokens)
+    assert [c for c in text if c in "ab"] == ["ab"[t - A] for t in tokens if t >= A]
 
 
 def test_an_unfinished_character_waits():
