@@ -213,6 +213,10 @@ class MlxExecutor:
                 f"the prompt has {len(request.prompt)} tokens, {op.prompt_tokens} were announced",
                 "announce and hand over the same prompt",
             )
+        vocab = self.decoder.spec.vocab
+        if min(request.prompt) < 0 or max(request.prompt) >= vocab:
+            worst = next(token for token in request.prompt if not 0 <= token < vocab)
+            raise ClientFailed(f"the prompt holds token {worst}", f"use 0 to {vocab - 1:,}")
         self._live[op.id] = _Live(op.id, request, op.place, token=request.prompt[-1])
         if self.context.poisons:
             self.arena.poison(op.place)

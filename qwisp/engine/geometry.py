@@ -21,6 +21,13 @@ def check_geometry(spec: DecoderSpec) -> None:
     Sizes that the weights hold are compared with them when a checkpoint is read; these are the
     others, and those that would end the process instead of raising.
     """
+    if spec.per_layer and spec.per_layer_vocab < spec.vocab:
+        raise BadConfig(
+            f"vocab_size_per_layer_input is {spec.per_layer_vocab}, vocab_size {spec.vocab}: the"
+            " last tokens have no input of a layer's own",
+            "give vocab_size_per_layer_input at least vocab_size",
+            key="vocab_size_per_layer_input",
+        )
     for block in spec.blocks:
         if isinstance(block.layer, GatedDelta):
             _check_kernel(block.layer.conv_kernel)

@@ -202,6 +202,11 @@ def test_a_client_without_a_request_and_one_that_cannot_hear_the_end_fail_alone(
     (two,) = hand.round(admit, decode=[0]).failed
     assert two == (0, "the prompt has 9 tokens, 10 were announced")
 
+    for token in (256, 2**40, -1):  # a lookup beyond the table would read what lies there
+        hand.script._requests[2] = Request(prompt=(5, token, 7))
+        (three,) = hand.round(Admit(2, hand.places[2], 3)).failed
+        assert three == (0, f"the prompt holds token {token}")
+
     def ended(self: Script, end: End) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 

@@ -6,7 +6,10 @@ lines, or it runs and gives what mlx-lm gives.
 
 from __future__ import annotations
 
+import json
 import math
+import re
+import subprocess
 import sys
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 
 from qwisp.engine.decoder_spec import DecoderSpec
 from qwisp.engine.weight_shapes import weight_shapes
-from qwisp.errors import QwispError
+from qwisp.errors import BadConfig, QwispError
 from qwisp.spec.fields import Fields
 
 from . import geometry
@@ -119,6 +122,48 @@ def test_a_death_is_told_with_its_case(monkeypatch):
     for verdict in verdicts([Case("llama", "head_dim", n) for n in (1, 2)]):
         assert verdict.how == "the process died with -6"
         assert not verdict.is_good
+
+
+@pytest.mark.parametrize(
+    ("family", "key", "value", "what"),
+    [
+        ("hybrid", "text_config/linear_conv_kernel_dim", 1, "linear_conv_kernel_dim is 1"),
+        ("gemma4", "vocab_size", 257, "vocab_size_per_layer_input is 256, vocab_size 257"),
+        ("llama", "head_dim", 7, "head_dim turns 7 of 7 elements"),
+        ("qwen3_next", "partial_rotary_factor", 0.1, "partial_rotary_factor turns 3 of 32"),
+        (
+            "gemma4 proportional",
+            "rope_parameters/full_attention/partial_rotary_factor",
+            0.05,
+            "3 of 64",
+        ),
+        ("llama yarn", "rope_theta", 1, "rope_theta is 1.0"),
+        ("llama longrope", "rope_scaling/original_max_position_embeddings", 1, "is 1"),
+        ("llama", "rope_theta", 1e300, "rope_theta is 1e+300"),
+        ("hybrid_moe", "text_config/norm_topk_prob", None, "norm_topk_prob is null"),
+        ("gemma4", "use_double_wide_mlp", None, "use_double_wide_mlp is null"),
+    ],
+)
+def test_what_no_kernel_takes_is_named_with_its_numbers(family, key, value, what):
+    with pytest.raises(BadConfig, match=re.escape(what)):
+        DecoderSpec.from_config(changed(Case(family, key, value)))
+
+
+@pytest.mark.parametrize("command", ["generate", "certify"])
+def test_the_command_line_exits_with_2_and_two_lines(command, tmp_path):
+    bad = changed(Case("hybrid", "text_config/linear_conv_kernel_dim", 1))
+    (tmp_path / "config.json").write_text(json.dumps(bad))
+    options = ["--tokens", "1,2"] if command == "generate" else []
+    ran = subprocess.run(
+        [sys.executable, "-m", "qwisp", command, "--model", str(tmp_path), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 2, ran
+    assert ran.stdout == ""
+    assert ran.stderr.count("\n") == 2
+    assert "linear_conv_kernel_dim is 1" in ran.stderr
 
 
 @pytest.mark.slow
