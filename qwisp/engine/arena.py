@@ -42,11 +42,6 @@ class ArenaPlan:
         rows = tuple(session_rows)
         return cls(num_rows=sum(rows), slot_rows=rows, chunk_tokens=chunk_tokens)
 
-    @classmethod
-    def of_lanes(cls, num_rows: int, lanes: int, chunk_tokens: int) -> ArenaPlan:
-        """Return the plan of free cuts: any slot may get any rows, so each ring is whole."""
-        return cls(num_rows=num_rows, slot_rows=(num_rows,) * lanes, chunk_tokens=chunk_tokens)
-
     def ring_rows(self, window_tokens: int) -> tuple[int, ...]:
         """Return the rows of each slot's ring: min(session rows, window + C)."""
         return tuple(min(rows, window_tokens + self.chunk_tokens) for rows in self.slot_rows)

@@ -84,7 +84,5 @@ def open_engine(
 
 def arena_plan(space: RowSpace, layout: Layout, chunk_tokens: int) -> ArenaPlan:
     """Return the rows and slots of a row space."""
-    if space.fixed:
-        rows = [context + layout.margin_rows for context in layout.contexts]
-        return ArenaPlan.of_sessions(rows, chunk_tokens)
-    return ArenaPlan.of_lanes(space.num_rows, layout.lanes, chunk_tokens)
+    rows = layout.arena(space.size)
+    return ArenaPlan(num_rows=rows.num_rows, slot_rows=rows.slot_rows, chunk_tokens=chunk_tokens)

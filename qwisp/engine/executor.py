@@ -136,10 +136,9 @@ class MlxExecutor:
             Capture: self._capture,
         }
         if self.context.poisons:
-            for slot, rows in enumerate(arena.plan.slot_rows):
-                start = sum(arena.plan.slot_rows[:slot])
-                if start + rows <= arena.plan.num_rows:
-                    arena.poison(Place(slot, start, rows, rows))
+            num_rows = arena.plan.num_rows
+            for slot in range(len(arena.plan.slot_rows)):
+                arena.poison(Place(slot, 0, num_rows, num_rows))
 
     # ---- the four methods --------------------------------------------------------------------
 

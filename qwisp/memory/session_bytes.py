@@ -45,6 +45,10 @@ class SessionBytes:
             size += count * sum(self.dialect.layer_terms(layer, rows, self._spec))
         return size
 
+    def lane_bytes(self, rows: int) -> int:
+        """Return the part of `bytes(rows)` that no other lane can use: state and rings."""
+        return self.fixed_bytes + self.ring_bytes(rows)
+
     def ring_bytes(self, rows: int) -> int:
         """Return the part of `bytes(rows)` that is rings."""
         return sum(

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from qwisp.errors import BadInput
+from qwisp.scheduling.arena_rows import MAX_ROWS, ArenaRows, SessionSize, free_rows
 from qwisp.units import GIB, parse_bytes, parse_tokens
 
 MARGIN_ROWS = 32
 MAX_SESSIONS = 4096
-MAX_ROWS = 2**40  # bounds every sum well inside 64-bit row indices
 DEFAULT_LANES = 8
 DEFAULT_OWN_CONTEXT_TOKENS = 32768
 
 _ITEM = re.compile(r"([0-9]{1,19})\s*([kK]?)(?:\s*[xX]\s*([0-9]{1,19}))?", re.ASCII)
-
-
-class SessionSize(Protocol):
-    """All that scheduling knows of bytes."""
-
-    def bytes(self, rows: int) -> int:
-        """Return the bytes of one session of `rows` rows, fixed state included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +40,21 @@ class Layout:
         """Streams may start in a session smaller than their reply and move."""
         return self.kind == "sized"
 
-    def num_bytes(self, size: SessionSize) -> int:
-        """Return the bytes all sessions take together (the budget itself for `per_request`)."""
+    def arena(self, size: SessionSize) -> ArenaRows:
+        """Return the rows to allocate. Raises `BadInput` where a budget leaves none."""
         if self.kind == "per_request":
-            return self.budget_bytes
-        return sum(size.bytes(context + self.margin_rows) for context in self.contexts)
+            return free_rows(
+                size,
+                budget_bytes=self.budget_bytes,
+                lanes=self.lanes,
+                context_tokens=self.context_tokens,
+            )
+        rows = tuple(context + self.margin_rows for context in self.contexts)
+        return ArenaRows(rows, rows)
+
+    def num_bytes(self, size: SessionSize) -> int:
+        """Return the bytes of the arena: all sessions, or a free run and every lane beside it."""
+        return self.arena(size).num_bytes(size)
 
 
 def parse_sessions(text: str, *, max_sessions: int = MAX_SESSIONS) -> tuple[int, ...]:
@@ -114,7 +117,8 @@ def parse_layout(
     A list is added to the engine's own session of `own_context_tokens`. `whole_window` and
     `fixed_arena` without a count take as many sessions as fit `memory_bytes`, at least one (a
     layout that does not fit is the caller's infeasible row). `per_request` without a budget takes
-    the default of a machine with `machine_bytes`, or all of `memory_bytes`. Raises `BadInput`.
+    the default of a machine with `machine_bytes`, or all of `memory_bytes`; state and rings of all
+    its lanes come out of it. Raises `BadInput`.
     """
     name, _, argument = text.strip().partition(":")
     name = name.strip().lower()
@@ -142,7 +146,7 @@ def parse_layout(
         if machine_bytes is not None:
             default = min(memory_bytes, request_budget_bytes(machine_bytes))
         budget = parse_bytes(argument, of_bytes=memory_bytes) if argument else default
-        return Layout(
+        layout = Layout(
             text=text.strip(),
             kind="per_request",
             lanes=lanes or DEFAULT_LANES,
@@ -150,6 +154,8 @@ def parse_layout(
             budget_bytes=budget,
             context_tokens=context,
         )
+        layout.arena(size)  # refuses a budget that its lanes use up
+        return layout
     if not text.strip() or not (text.strip()[0].isdigit() or "," in text):
         raise BadInput(
             f"layout {text!r} is not known",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Literal
 
 from qwisp.errors import BadInput, SchedulerBug
+from qwisp.scheduling.arena_rows import SessionSize, rows_bytes
 from qwisp.scheduling.contract import Place
-from qwisp.scheduling.layout import MAX_ROWS, Layout, SessionSize
+from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.rules import load_rule
 
 Resource = Literal["no free session large enough", "contiguous rows", "byte budget", "lane count"]
@@ -19,8 +21,8 @@ class RowSpace:
     """Fixed sessions, or one run of rows cut as requests come.
 
     `take` hands out a `Place`, `release` gives it back; ranges never overlap. In a free space the
-    bytes of every place are committed when it is taken, so approvals of one round cannot together
-    exceed the budget.
+    lanes' state and rings are committed from the start and the rows of every place when it is
+    taken, so approvals of one round cannot together exceed the budget.
     """
 
     def __init__(self, layout: Layout, size: SessionSize, *, cut: str | None = None) -> None:
@@ -29,11 +31,13 @@ class RowSpace:
         self.margin_rows = layout.margin_rows
         self.lanes = layout.lanes
         self.size = size
-        self._bytes = size.bytes
+        self._bytes = partial(rows_bytes, size)
         self._cut: Callable[[int, Sequence[range]], range | None]
         self.cut = cut or layout.cut
         self._cut = load_rule("cuts", self.cut, "place").place
         self._taken: dict[int, Place] = {}  # by start row
+        arena = layout.arena(size)
+        self.num_rows = arena.num_rows
         self.committed_bytes = 0
         if self.fixed:
             self._sessions: dict[int, tuple[Place, range]] = {}  # by start row
@@ -44,12 +48,12 @@ class RowSpace:
                 self._sessions[start] = Place(slot, start, rows, context), run
                 self._free.append(run)
                 start += rows
-            self.num_rows = start
             self.max_rows = max(layout.contexts) + self.margin_rows
         else:
-            self.max_rows = min(_most_rows(size, layout.budget_bytes), layout.context_tokens + 1)
-            self.num_rows = _arena_rows(size, layout)
-            self._free = [range(self.num_rows)] if self.num_rows else []
+            self.max_rows = min(self.num_rows, layout.context_tokens + 1)
+            self._free = [range(self.num_rows)]
+            # Lanes are allocated whether or not somebody sits in them.
+            self.committed_bytes = arena.num_bytes(size) - self._bytes(self.num_rows)
             self._free_slots = list(range(self.lanes - 1, -1, -1))
         self.largest_context = self.max_rows - self.margin_rows  # of any place, in tokens
 
@@ -175,23 +179,3 @@ class RowSpace:
 
 
 _start = attrgetter("start")
-
-
-def _most_rows(size: SessionSize, budget_bytes: int) -> int:
-    """Return the most rows one session may have within a byte budget (0 when not even one fits)."""
-    low, high = 0, 1
-    while high < MAX_ROWS and size.bytes(high) <= budget_bytes:  # state-only models never grow
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if size.bytes(middle) <= budget_bytes else (low, middle)
-    return low
-
-
-def _arena_rows(size: SessionSize, layout: Layout) -> int:
-    """Return the rows of the shared buffer: what the budget holds beside the lanes' fixed bytes.
-
-    State and rings of all lanes are allocated once, beside the rows, so the growing rows get the
-    budget less what one stream needs at least; the byte gate keeps the sum within it.
-    """
-    return _most_rows(size, layout.budget_bytes)

@@ -106,7 +106,8 @@ def header_of(
         text = f"per_request:{layout.budget_bytes}"
     if layout.kind == "per_request" or settings.prefix_bytes:  # bytes decide
         fixed, row = size.bytes(0), size.bytes(1) - size.bytes(0)
-        if all(size.bytes(n) == fixed + n * row for n in (4097, layout.context_tokens + 1)):
+        flat = all(size.bytes(n) == fixed + n * row for n in (4097, layout.context_tokens + 1))
+        if flat and size.lane_bytes(4097) == fixed:  # no ring, not even one that is still growing
             extra |= {"fixed_bytes": fixed, "row_bytes": row}
     if log is not None:
         extra["log_sha256"] = log_digest(log)

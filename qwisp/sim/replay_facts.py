@@ -31,6 +31,11 @@ class FlatBytes(NamedTuple):
         """Return the bytes of one session of `rows` rows."""
         return self.fixed_bytes + rows * self.row_bytes
 
+    def lane_bytes(self, rows: int) -> int:
+        """Return the part of them that is not rows."""
+        del rows
+        return self.fixed_bytes
+
 
 # Further keys of a header that the replay reads; a test compares them with what it asks for.
 READ_KEYS = frozenset(

@@ -21,6 +21,9 @@ class _Rows:
     def bytes(self, rows: int) -> int:
         return rows
 
+    def lane_bytes(self, rows: int) -> int:
+        return 0
+
 
 def replayed_stalls(
     cost: CostModel, prompt_tokens: int, *, budget_tokens: int, stream_tokens: int

@@ -25,6 +25,11 @@ class RowBytes(NamedTuple):
         """Return the bytes of one session of `rows` rows."""
         return self.fixed_bytes + rows * self.row_bytes
 
+    def lane_bytes(self, rows: int) -> int:
+        """Return the part of them that is not rows."""
+        del rows
+        return self.fixed_bytes
+
 
 class Played(NamedTuple):
     """A scenario after its last round."""

@@ -8,7 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from qwisp.engine.arena import Arena, ArenaPlan
+from qwisp.engine.arena import Arena
+from qwisp.engine.build import arena_plan
 from qwisp.engine.clients import Reply, Request, Script
 from qwisp.engine.decoder import Decoder
 from qwisp.engine.decoder_spec import DecoderSpec
@@ -119,12 +120,7 @@ def run(
         safeguards=safeguards or Safeguards(),
         is_compiled=is_compiled,
     )
-    if space.fixed:
-        rows = [context + space.margin_rows for context in layout.contexts]
-        plan = ArenaPlan.of_sessions(rows, chunk)
-    else:
-        plan = ArenaPlan.of_lanes(space.num_rows, layout.lanes, chunk)
-    arena = Arena(decoder.spec, plan, dtype)
+    arena = Arena(decoder.spec, arena_plan(space, layout, chunk), dtype)
     script = Script.of(requests, max_new=max_new, arrivals=arrivals, cancels=cancels)
     context = Context(ops or Ops(), identity.safeguards, tap, poisons)
     executor = MlxExecutor(

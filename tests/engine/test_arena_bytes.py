@@ -15,9 +15,10 @@ from qwisp.engine.tiny import TINY, tiny_config
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Admit, Place, Restore
-from qwisp.scheduling.layout import Layout
+from qwisp.scheduling.layout import Layout, parse_layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.spec.model import ModelSpec
+from qwisp.units import MIB
 
 from .hand import Hand
 from .runs import CHUNK, prompts
@@ -67,25 +68,61 @@ def test_allocated_bytes_equal_prediction_per_layer_class(name, dtype):
     assert mx.get_active_memory() - before == total
 
 
-def test_free_cuts_allocate_their_rows_once_and_state_per_lane():
-    spec = spec_of("hybrid", "float32")
+CUTS = (
+    "whole_window",
+    "whole_window:3",
+    "fixed_arena:90",  # its ring is shorter than window + chunk
+    "fixed_arena:700",
+    "300,120x2,50",
+    "per_request",
+    "per_request:3MiB",
+)
+
+
+@pytest.mark.parametrize("text", CUTS)
+@pytest.mark.parametrize("name", ["hybrid", "llama", "gemma3", "gemma4"])
+def test_every_cut_allocates_what_it_reports(name, text):
+    """`num_bytes` is what plan and replay print; MLX counts what is really there."""
+    spec = spec_of(name, "bfloat16")
     size = SessionBytes(spec, None, CHUNK)
-    layout = Layout(
-        text="per_request",
-        kind="per_request",
-        lanes=4,
-        cut="best_fit",
-        budget_bytes=size.bytes(1000),
-        context_tokens=512,
+    layout = parse_layout(
+        text, size=size, memory_bytes=5 * MIB, model_context_tokens=1000, own_context_tokens=None
     )
-    space = RowSpace(layout, size)
-    decoder_spec = DecoderSpec.from_config(tiny_config("hybrid"))
-    arena = Arena(decoder_spec, arena_plan(space, layout, CHUNK), "float32")
-    assert arena.bytes_by_class() == {
-        "full": space.num_rows * size.row_bytes,
-        "sliding": 0,
-        "state": 4 * size.fixed_bytes,
-    }
+    reported = layout.num_bytes(size)
+    plan = arena_plan(RowSpace(layout, size), layout, CHUNK)
+    before = mx.get_active_memory()
+    arena = Arena(DecoderSpec.from_config(tiny_config(name)), plan, "bfloat16")
+    assert mx.get_active_memory() - before == reported
+    assert sum(arena.bytes_by_class().values()) == reported
+    if layout.kind == "per_request":
+        assert layout.budget_bytes - size.row_bytes < reported <= layout.budget_bytes
+        assert len(plan.slot_rows) == 8
+
+
+def test_free_cuts_allocate_their_rows_once_and_rings_and_state_per_lane():
+    """By hand. gemma3: rows of 2 heads x 32 keys and values in fp32, 512 bytes in each layer; two
+    of three layers have windows of 40. hybrid: a state of 4 heads x 32 x 32 and a tail of 3 x 256.
+    """
+    for name, budget, expected in (
+        # 4 lanes x 2 rings of min(512, 40 + 64) rows take 425,984; 1,000 rows of one layer more.
+        ("gemma3", 425_984 + 512_511, {"full": 512_000, "sliding": 425_984, "state": 0}),
+        # 4 lanes x 4 x (4,096 + 768) bytes take 77,824.
+        ("hybrid", 77_824 + 512_511, {"full": 512_000, "sliding": 0, "state": 77_824}),
+    ):
+        size = SessionBytes(spec_of(name, "float32"), None, CHUNK)
+        layout = Layout(
+            text="per_request",
+            kind="per_request",
+            lanes=4,
+            cut="best_fit",
+            budget_bytes=budget,
+            context_tokens=512,
+        )
+        space = RowSpace(layout, size)
+        assert space.num_rows == 1000
+        decoder_spec = DecoderSpec.from_config(tiny_config(name))
+        arena = Arena(decoder_spec, arena_plan(space, layout, CHUNK), "float32")
+        assert arena.bytes_by_class() == expected
 
 
 @pytest.mark.parametrize("name", ["hybrid", "gemma3"])

@@ -81,7 +81,7 @@ def layout_of(name: str, lanes: int, model: str) -> Layout:
     if name == "tight":
         return sized([256] + [84] * max(1, lanes - 1))
     size = SessionBytes(ModelSpec.from_config(tiny_config(model)), None, CHUNK)
-    budget = size.bytes(700)
+    budget = size.bytes(700) + (lanes - 1) * size.lane_bytes(300)  # 700 rows beside all lanes
     return Layout(
         text="per_request",
         kind="per_request",

@@ -73,7 +73,8 @@ class Books:
         step, cap = self.settings.step_tokens, self.settings.gen_cap_tokens
         prompt, max_new = request.prompt_tokens, request.max_new
         if self.layout.kind == "per_request":
-            rows = (self.layout.budget_bytes - SIZE.fixed_bytes) // SIZE.row_bytes
+            fixed = self.layout.lanes * SIZE.fixed_bytes
+            rows = (self.layout.budget_bytes - fixed) // SIZE.row_bytes
             rows = min(rows, self.layout.context_tokens + 1)  # drafts stay within the context too
             headroom = self.layout.context_tokens - prompt - 1
             if headroom <= 0 or rows - prompt - step < 1:
@@ -244,7 +245,8 @@ class Books:
         assert len({place.slot for place in places}) == len(places)
         assert len(places) <= self.layout.lanes
         if self.layout.kind == "per_request":
-            held = sum(SIZE.bytes(place.num_rows) for place in places)
+            held = self.layout.lanes * SIZE.fixed_bytes
+            held += sum(SIZE.row_bytes * place.num_rows for place in places)
             assert held <= self.layout.budget_bytes
 
     def settle(self, round: Round, outcome: Outcome) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from qwisp.errors import BadInput
 from qwisp.scheduling.contract import Move
 from qwisp.scheduling.layout import parse_layout
 from qwisp.scheduling.row_space import RowSpace
@@ -61,12 +64,34 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_fixed_bytes_of_every_session_count_against_the_budget() -> None:
-    rows = space(100, size=RowBytes(1, 30))
-    rows.take(rows.find(30))
-    assert rows.committed_bytes == 60
+    rows = space(100, lanes=2, size=RowBytes(1, 30))
+    assert (rows.committed_bytes, rows.num_rows) == (60, 40), "a free lane has its state too"
+    place = rows.take(rows.find(30))
+    assert rows.committed_bytes == 90
     assert rows.find(11) is None
     assert rows.find(10) == range(30, 40)
     assert rows.why_not(11) == "byte budget"
+    rows.release(place)
+    assert rows.committed_bytes == 60
+    assert rows.find(40) == range(40)
+
+
+def test_a_budget_that_its_lanes_use_up_is_refused_with_what_would_do() -> None:
+    size = RowBytes(1, 30)
+    assert space(241, size=size).num_rows == 1
+    with pytest.raises(BadInput) as refused:
+        space(240, size=size)
+    assert refused.value.what == (
+        "per_request of 240 B: state and rings of 8 lanes take 240 B, which leaves no row"
+    )
+    # 7 x 30 leave 30 rows of 240 bytes; the next whole MiB holds everything.
+    assert refused.value.todo == (
+        "write per_request:1MiB or more (1MiB hold a context of 240), "
+        "or open at most 7 of the lanes"
+    )
+    assert space(240, lanes=7, size=size).num_rows == 30
+    with pytest.raises(BadInput, match=r"1MiB hold a context of 30\)$"):
+        space(30, size=size)
 
 
 def test_rows_in_pieces_are_joined_by_ordinary_moves() -> None:
