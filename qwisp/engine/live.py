@@ -10,11 +10,15 @@ from decimal import Decimal
 import mlx.core as mx
 
 from qwisp.engine.arena import Arena, ArenaPlan
+from qwisp.engine.build import arena_plan
 from qwisp.engine.loading import LoadedModel, load_model
 from qwisp.engine.tiny import MORE_TINY, TINY
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.reconcile import Reconciled
+from qwisp.memory.session_bytes import SessionBytes
+from qwisp.scheduling.layout import DEFAULT_LANES, parse_layout
+from qwisp.scheduling.row_space import RowSpace
 from qwisp.units import KIB, MIB
 
 FAMILIES = tuple(f"tiny:{name}" for name in (*TINY, *MORE_TINY))
@@ -32,7 +36,8 @@ def reconcile_live(
     dtype: str | None = None,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> list[Reconciled]:
-    """Return a row per term of each model: its weights, and the arena of one session by class.
+    """Return a row per term of each model: its weights, the arena of one session by class, and the
+    arena of every way to cut about as much memory.
 
     What was predicted stands beside what the arrays hold, and beside what MLX counts as active.
     Nothing may differ by a byte, but that a GPU's counter may hold the rest of a page per buffer.
@@ -47,6 +52,7 @@ def reconcile_live(
         rows += _weight_rows(model, counted[0])
         for context in contexts:
             rows += _arena_rows(model, context, chunk_tokens)
+            rows += _cut_rows(model, context, chunk_tokens)
         del model
     return rows
 
@@ -92,6 +98,35 @@ def _arena_rows(model: LoadedModel, context: int, chunk_tokens: int) -> Iterator
     for part, (expected, found, buffers) in parts.items():
         if expected or found:
             yield _row(model, name, part, expected, found, buffers)
+
+
+def _cut_rows(model: LoadedModel, context: int, chunk_tokens: int) -> Iterator[Reconciled]:
+    """Yield what a layout of each kind reports beside what its arena takes."""
+    size = SessionBytes(model.spec, None, chunk_tokens)
+    part = max(1, context // 4)
+    budget = (DEFAULT_LANES - 1) * size.lane_bytes(context) + size.bytes(context)
+    cuts = {
+        "whole_window:1": context,
+        f"fixed_arena:{part}": context,
+        f"{part},{max(1, part // 2)}x2": part,
+        f"per_request:{budget}": context,
+    }
+    for text, own in cuts.items():
+        layout = parse_layout(
+            text,
+            size=size,
+            memory_bytes=size.bytes(context),
+            model_context_tokens=context,
+            own_context_tokens=own,
+        )
+        plan = arena_plan(RowSpace(layout, size), layout, chunk_tokens)
+        reported = layout.num_bytes(size)
+        with _counted() as counted:
+            arena = Arena(model.decoder.spec, plan, model.dtype)
+        held, name = sum(arena.bytes_by_class().values()), f"{context}-{layout.kind}"
+        yield _row(model, name, text, reported, held, 0)
+        yield _row(model, name, text + ACTIVE, reported, counted[0], len(arena.arrays))
+        del arena  # the next one is counted alone
 
 
 def _row(

@@ -24,7 +24,9 @@ def test_every_row_is_reproduced_to_the_byte():
     result = run("--live", "--json")
     document = json.loads(result.stdout)
     assert (result.exit_code, document["missed"], document["not_modelled"]) == (0, 0, 0)
-    assert {row["part"] for row in document["rows"]} == {
+    parts = {row["part"] for row in document["rows"]}
+    cuts = {part for part in parts if not part.startswith(("weights", "full", "sl", "st", "all"))}
+    assert parts - cuts == {
         "weights",
         "weights, MLX active",
         "full",
@@ -32,6 +34,8 @@ def test_every_row_is_reproduced_to_the_byte():
         "state",
         "all, MLX active",
     }
+    assert {"whole_window:1", "fixed_arena:1024", "fixed_arena:16384", "1024,512x2"} < cuts
+    assert sum(row["id"].endswith("-65536-per_request") for row in document["rows"]) == 18
     families = {row["model"] for row in document["rows"]}
     assert families == {f"tiny:{name}" for name in (*TINY, *MORE_TINY)}
     assert all(row["difference_mib"] == 0 for row in document["rows"])
@@ -49,7 +53,7 @@ def test_a_checkpoint_is_reconciled_by_its_own_shapes():
     assert result.exit_code == 0
     assert "recall_ring-weights,qwisp,weights," in result.stdout
     assert "recall_ring-8192,qwisp,sliding," in result.stdout
-    assert "4 of 4 rows reproduced" in result.stdout
+    assert "12 of 12 rows reproduced" in result.stdout
 
 
 def test_weights_that_are_kept_twice_are_a_miss(monkeypatch: pytest.MonkeyPatch):
@@ -71,6 +75,21 @@ def test_an_arena_that_allocates_a_row_too_many_is_a_miss(monkeypatch: pytest.Mo
     result = run("--live")
     assert result.exit_code == 1
     assert "missed" in result.stdout
+
+
+def test_a_layout_that_forgets_its_other_lanes_is_a_miss(monkeypatch: pytest.MonkeyPatch):
+    """One session's state and ring for a budget, and every lane's in the arena."""
+    from qwisp.scheduling.arena_rows import ArenaRows, rows_bytes
+
+    def of_one(self: ArenaRows, size) -> int:
+        return sum(rows_bytes(size, n) for n in self.runs) + size.lane_bytes(self.slot_rows[0])
+
+    monkeypatch.setattr(ArenaRows, "num_bytes", of_one)
+    result = run("--live", "--model", "tiny:gemma3", "--context", "1K", "--csv")
+    missed = [line for line in result.stdout.splitlines() if line.endswith("missed")]
+    assert result.exit_code == 1
+    # Lists and equal sessions have as many rings as sessions, so they are forgotten too.
+    assert {line.split(",")[0].rpartition("-")[2] for line in missed} >= {"per_request", "sized"}
 
 
 @pytest.mark.parametrize(
