@@ -135,10 +135,12 @@ class MlxLm(Dialect):
         return rows * self.n_seq
 
     def ring_rows(self, context_tokens: int, window_tokens: int) -> int:
-        """Return the rows of a rotating cache."""
+        """Return the rows of a rotating cache, which a batch has for each of its sequences."""
         if context_tokens == 0:
             return 0
-        return rotating_rows(context_tokens, window_tokens, self.chunk_tokens, decoded=self.decoded)
+        chunk = self.chunk_tokens
+        rows = rotating_rows(context_tokens, window_tokens, chunk, decoded=self.decoded)
+        return rows * self.n_seq
 
     def rows(self, layer: Layer, spec: ModelSpec) -> Rows:
         """Return what one token leaves; rotating caches are never quantised."""
