@@ -17,7 +17,7 @@ from qwisp.engine.decoder_spec import DenseFfn
 from qwisp.engine.hostile import SHIMS, HostileOps
 from qwisp.engine.ops import Ops
 from qwisp.engine.sampling import Sampling
-from qwisp.engine.tiny import TINY, tiny_config
+from qwisp.engine.tiny import MORE_TINY, TINY, tiny_config
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Move, Pause, Resume
 from qwisp.scheduling.layout import Layout
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.mlx
 FACTORS = {
     "model": tuple(TINY),
     "dtype": ("float32", "bfloat16"),
-    "kernels": ("kind", "products", "batched", "experts", "sorting", "all"),
+    "kernels": ("kind", "products", "attention blocks", "experts", "sorting", "all"),
     "lanes": (1, 2, 3, 4, 5, 6, 7, 8),
     "layout": ("roomy", "growing", "tight", "free"),
     "draws": ("greedy", "seeded"),
@@ -41,6 +41,7 @@ FACTORS = {
     "poisons": (False, True),
 }
 CASES = covering_array(FACTORS)
+BLOCK_SHIMS = {"batched", "blocks", "sums"}
 LENGTHS = (70, 5, 63, 33, 129, 1, 64, 20)
 MAX_NEW = (40, 75, 45, 50, 12, 90, 45, 70)
 
@@ -48,7 +49,8 @@ MAX_NEW = (40, 75, 45, 50, 12, 90, 45, 70)
 def make_ops(kernels: str) -> Ops:
     if kernels == "kind":
         return Ops()
-    return HostileOps(SHIMS if kernels == "all" else [kernels], long_keys=128)
+    some = {"all": SHIMS, "attention blocks": BLOCK_SHIMS}.get(kernels, [kernels])
+    return HostileOps(some, long_keys=128)
 
 
 @lru_cache
@@ -140,7 +142,7 @@ def check(case: dict, seed: int) -> None:
         used = {shim for shim, count in ops.altered.items() if count}
         blocks = tiny_decoder(case["model"]).spec.blocks
         has_experts = not all(isinstance(block.ffn, DenseFfn) for block in blocks)
-        expected = {"products", "batched"} | ({"experts", "sorting"} if has_experts else set())
+        expected = {"products", *BLOCK_SHIMS} | ({"experts", "sorting"} if has_experts else set())
         assert used == expected & ops.shims
     size = SessionBytes(ModelSpec.from_config(tiny_config(case["model"])), None, CHUNK)
     assert replay(Facts.of(r.recorded), layout, size, settings) == r.scheduler.log
@@ -182,3 +184,34 @@ def test_a_stream_that_moved_three_times_is_the_stream_it_was(model, ahead):
     for i in asked:
         alone = go([i], [256])
         assert np.array_equal(moved.replies[i].logits, alone.replies[i].logits)
+
+
+LONG = (1270, 5, 513, 255, 640, 1, 257, 64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", FACTORS["dtype"])
+@pytest.mark.parametrize("model", [*TINY, *MORE_TINY])
+def test_streams_of_1300_tokens_keep_their_bits_in_company(model, dtype):
+    """Six blocks, three, two and less side by side; the longest two outgrow their sessions."""
+    rng = np.random.default_rng(8)
+    asked = {i: Request(prompt=tuple(rng.integers(0, 256, n).tolist())) for i, n in enumerate(LONG)}
+
+    def go(ids: list[int], contexts: list[int]) -> Ran:
+        return run(
+            model,
+            {i: asked[i] for i in ids},
+            dict.fromkeys(ids, 30),
+            layout=sized(contexts),
+            dtype=dtype,
+            settings=Settings(grow_tokens=8, chunk_tokens=CHUNK, budget_tokens=512),
+            ops=make_ops("all"),
+            poisons=True,
+        )
+
+    together = go(list(asked), [1280, 84, 544, 288, 656, 1312, 704, 96])
+    ops = [op for round in together.rounds for op in round.ops]
+    assert {op.id for op in ops if isinstance(op, Move | Resume)} >= {0, 4}
+    for i in asked:
+        alone = go([i], [1312])
+        assert np.array_equal(together.replies[i].logits, alone.replies[i].logits), i

@@ -7,7 +7,7 @@ import pytest
 from qwisp.engine.certificate import certify
 from qwisp.engine.identity import Safeguards
 from qwisp.engine.loading import load_model
-from qwisp.engine.tiny import MORE_TINY
+from qwisp.engine.tiny import MORE_TINY, TINY
 
 from .pairwise import covering_array, covers
 from .test_batched_equals_solo import FACTORS, check
@@ -61,9 +61,17 @@ def test_cut_saved_and_restored_at_every_residue(model, residue):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", list(MORE_TINY))
-def test_the_stock_way_is_caught_and_the_strict_one_holds(model):
+def test_the_stock_way_is_caught(model):
     loaded = load_model(f"tiny:{model}")
-    assert certify(loaded, hostile=True, max_new=12).holds
-    stock = certify(loaded, hostile=True, max_new=12, safeguards=Safeguards.none())
+    stock = certify(loaded, hostile=True, max_new=12, tokens=300, safeguards=Safeguards.none())
     assert not stock.holds
     assert any(row.operation for row in stock.rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", FACTORS["dtype"])
+@pytest.mark.parametrize("model", [*TINY, *MORE_TINY])
+def test_a_family_is_certified_in_full_at_1300_tokens(model, dtype):
+    made = certify(load_model(f"tiny:{model}", dtype=dtype), hostile=True)
+    assert made.verdict == "identical", [row for row in made.rows if row.step is not None]
+    assert made.exercised.longest_tokens == 1299

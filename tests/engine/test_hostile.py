@@ -25,6 +25,7 @@ pytestmark = pytest.mark.mlx
 STOCK_PART = {
     "products": ["fixed_width"],
     "attention": ["blocked_attention"],
+    "sums": ["blocked_attention"],
     "experts": ["ordered_router"],
     # Eight rows of eight experts are sorted, fewer are not: a fixed width alone hides the switch.
     "sorting": ["ordered_router", "fixed_width"],
@@ -81,7 +82,44 @@ def test_batched_products_alone_catch_one_product_for_all_lanes():
     assert ops.altered["batched"] == 2
 
 
-@pytest.mark.parametrize("shim", [*STOCK_PART, "batched"])
+@pytest.mark.parametrize(("rows", "others"), [(8, (7, 9, 16, 32)), (9, (16, 32)), (16, (32,))])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_products_tell_five_ranges_of_rows(rows, others, is_packed):
+    rng = np.random.default_rng(3)
+    w = mx.array(rng.normal(0, 1, (64, 256)).astype(np.float32))
+    x = mx.array(rng.normal(0, 1, (32, 256)).astype(np.float32))
+    packed = QuantizedWeight(*mx.quantize(w, 64, 4), 64, 4)
+    ops = HostileOps(["products"])
+
+    def product(n: int) -> mx.array:
+        y = ops.quantized_product(x[:n], packed) if is_packed else ops.product(x[:n], w.T)
+        return y[:7]
+
+    assert all(not mx.array_equal(product(rows), product(n)) for n in others)
+    assert mx.array_equal(product(9), product(15))
+    assert mx.array_equal(product(16), product(31))
+
+
+def test_block_products_and_row_sums_follow_what_stands_beside_them():
+    """Blocks padded to a neighbour's number get other bits, by either shim alone."""
+    rng = np.random.default_rng(4)
+    q, k = (mx.array(rng.normal(0, 1, (2, 5, n, 64)).astype(np.float32)) for n in (4, 256))
+    weights = mx.array(rng.uniform(0, 1, (2, 5, 4, 256)).astype(np.float32))
+    for shim in ("batched", "blocks"):
+        ops = HostileOps([shim])
+        padded = ops.batched_product(q, k.swapaxes(-1, -2))
+        for n in (1, 2, 3, 4):
+            own = ops.batched_product(q[:, :n], k[:, :n].swapaxes(-1, -2))
+            assert not mx.array_equal(padded[:, :n], own), (shim, n)
+            assert mx.allclose(padded[:, :n], own, rtol=1e-4, atol=1e-4)
+        assert ops.altered[shim] == 5
+    ops = HostileOps(["sums"])
+    own, padded = ops.row_sum(weights[:, :3]), ops.row_sum(weights)[:, :3]
+    assert not mx.array_equal(own, padded)
+    assert mx.allclose(own, padded, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shim", [*STOCK_PART, "batched", "blocks"])
 def test_strict_mode_survives_each_shim_alone(shim):
     together, ops = words([shim], Safeguards(), list(range(8)))
     alone = {i: words([shim], Safeguards(), [i])[0][i] for i in (0, 3, 5)}
@@ -111,10 +149,17 @@ def test_quantised_products_and_experts_follow_their_shape_too():
 
 def test_a_width_of_12_is_certified_with_12_lanes():
     made = certify(
-        load_model("tiny:hybrid_moe"), width=12, hostile=True, max_new=10, cases=CASES[:1]
+        load_model("tiny:hybrid_moe"),
+        width=12,
+        hostile=True,
+        max_new=10,
+        tokens=300,
+        cases=CASES[:1],
     )
     assert made.holds
-    assert len(made.rows) == 12
+    assert len([row for row in made.rows if row.case == "together"]) == 12
+    assert made.exercised.widths == {12}
+    assert max(made.exercised.live) == 12
 
 
 def test_an_unknown_shim_is_refused():
@@ -123,4 +168,4 @@ def test_an_unknown_shim_is_refused():
 
 
 def test_every_shim_says_what_it_depends_on():
-    assert set(SHIMS) == {*STOCK_PART, "batched"}
+    assert set(SHIMS) == {*STOCK_PART, "batched", "blocks"}
