@@ -24,7 +24,7 @@ from qwisp.engine.kernel_check import definition
 from qwisp.engine.ops import Ops
 from qwisp.engine.step import Lane, Step, Window
 from qwisp.engine.trail import ulps
-from qwisp.spec.layers import GatedDelta, SlidingWindow
+from qwisp.spec.layers import SlidingWindow
 
 
 class Deviation(NamedTuple):
@@ -36,7 +36,7 @@ class Deviation(NamedTuple):
 
 
 class DefinitionTap:
-    """A tap over a run of one stream that compares one layer of each shape with the definition.
+    """A tap over a run of one stream that compares a layer of each shape with the definition.
 
     `rows` counts what was compared, `first` is the first deviation. With own kernels
     (`has_kernels`) decoded rows are compared at block boundaries only: numpy takes its time.
@@ -49,14 +49,13 @@ class DefinitionTap:
         self._ops = ops
         self._has_kernels = has_kernels
         self._queries: mx.array | None = None
-        by_shape = {
-            (block.layer, block.attention.heads): index
-            for index, block in enumerate(spec.blocks)
-            if block.attention is not None and not isinstance(block.layer, GatedDelta)
-        }
+        first: dict[tuple, int] = {}
+        for index, block in enumerate(spec.blocks):
+            if block.attention is not None:
+                first.setdefault((block.layer, block.attention.heads), index)
         self._windows = {
             index: layer.window_tokens if isinstance(layer, SlidingWindow) else None
-            for (layer, _), index in by_shape.items()
+            for (layer, _), index in first.items()
         }
 
     def __call__(self, name: str, value: mx.array) -> None:

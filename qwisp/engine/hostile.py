@@ -70,18 +70,21 @@ class HostileOps(Ops):
 
     def batched_product(self, a: mx.array, b: mx.array) -> mx.array:
         """Cut the inner dimension by the number of matrices, and by how many follow each."""
-        y = plain = super().batched_product(a, b)
-        size, matrices = a.shape[-1], plain.shape[:-2]
-
-        def cut(at: int) -> mx.array:
-            return a[..., :at] @ b[..., :at, :] + a[..., at:] @ b[..., at:, :]
-
+        plain = super().batched_product(a, b)
+        matrices = plain.shape[:-2]
+        turns = mx.zeros((1, 1, 1), mx.int32)
         if "batched" in self.shims:
-            y = self._count("batched", plain, cut(_cut_at(size, prod(matrices))))
+            turns = turns + prod(matrices)
         if "blocks" in self.shims and matrices:
-            following = mx.arange(matrices[-1] - 1, -1, -1).reshape(-1, 1, 1)
-            y = mx.where(following % 3 == 0, cut(size // 2), y)
-            self._count("blocks", plain, y)
+            following = mx.arange(matrices[-1] - 1, -1, -1, dtype=mx.int32)
+            turns = turns + 7 * following.reshape(-1, 1, 1)
+        if not self.shims & {"batched", "blocks"}:
+            return plain
+        size = a.shape[-1]
+        is_first = mx.arange(size) < _cut_at(size, turns)
+        y = mx.where(is_first, a, 0) @ b + mx.where(is_first, 0, a) @ b
+        for shim in self.shims & {"batched", "blocks"}:
+            self._count(shim, plain, y)
         return y
 
     def row_sum(self, x: mx.array) -> mx.array:
@@ -169,9 +172,9 @@ def _by_rows(rows: int, size: int, part: Callable[[int, int], mx.array], unit: i
     return _split(size, parts, part, unit, is_backward=9 <= rows < 32)
 
 
-def _cut_at(size: int, count: int) -> int:
+def _cut_at(size: int, count):
     """Return where to cut `size` in two, elsewhere for every count up to `size`."""
-    return 1 + count * 37 % (size - 1) if size > 1 else 1
+    return 1 + count * 37 % max(1, size - 1)
 
 
 def _split(
