@@ -120,8 +120,8 @@ def test_each_faulty_engine_is_caught(name):
         made = certify(
             load_model("tiny:llama"),
             hostile=True,
-            max_new=8,
-            tokens=600,
+            max_new=4,
+            tokens=520,
             cases=[] if alike else [BESIDE],
         )
     differing = [row for row in made.rows if row.step is not None]
@@ -134,7 +134,7 @@ def test_each_faulty_engine_is_caught(name):
 
 
 def test_the_engine_without_a_fault_passes_the_same():
-    made = certify(load_model("tiny:llama"), hostile=True, max_new=8, tokens=600, cases=[BESIDE])
+    made = certify(load_model("tiny:llama"), hostile=True, max_new=4, tokens=520, cases=[BESIDE])
     assert made.holds
 
 

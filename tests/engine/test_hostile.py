@@ -152,8 +152,8 @@ def test_a_width_of_12_is_certified_with_12_lanes():
         load_model("tiny:hybrid_moe"),
         width=12,
         hostile=True,
-        max_new=10,
-        tokens=300,
+        max_new=6,
+        tokens=180,
         cases=CASES[:1],
     )
     assert made.holds
