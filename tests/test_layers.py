@@ -18,7 +18,7 @@ LAYERS = [
     {"spec", "trace"},
     {"memory", "context_rule", "cost", "scheduling"},
     {"sim", "engine"},
-    {"study", "probe", "planner", "sweep", "testing"},
+    {"study", "probe", "planner", "sweep", "testing", "facts"},
     {"charts", "report"},
     {"widgets", "cli", "server", "__main__"},
 ]

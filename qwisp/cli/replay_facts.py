@@ -10,11 +10,11 @@ from click.core import ParameterSource
 from qwisp.cli import output
 from qwisp.cost import load_cost
 from qwisp.errors import BadInput
+from qwisp.facts.file import FactsHeader, read_facts
+from qwisp.facts.replay import READ_KEYS, FactsReplay, replay_facts
 from qwisp.memory.session_bytes import SessionBytes
-from qwisp.sim.replay_facts import READ_KEYS, FactsReplay, replay_facts
 from qwisp.spec.catalog import load_model
 from qwisp.spec.machine import load_machine
-from qwisp.trace.facts_file import FactsHeader, read_facts
 
 COLUMNS = (
     output.Column("layout"),

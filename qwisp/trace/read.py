@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from qwisp.errors import BadTrace
-from qwisp.trace import azure, burstgpt, facts_file, jsonl, mooncake, server_log
+from qwisp.trace import azure, burstgpt, jsonl, mooncake, server_log
 from qwisp.trace.json_lines import parse_line
 from qwisp.trace.no_gc import no_gc
 from qwisp.trace.request import Trace
@@ -42,7 +42,7 @@ def parse_trace(data: bytes, name: str = "trace", *, lenient: bool = False) -> T
                 for reader in _RECORDS:
                     if reader.matches(record):
                         return reader.read(data, name, lenient=lenient)
-                if facts_file.is_header(record):
+                if {"schema", "layout"} <= record.keys():
                     raise BadTrace(
                         f"{name}: line {number}: facts of a run, not a trace of requests",
                         "replay it with: qwisp replay --facts FILE",

@@ -10,14 +10,14 @@ import pytest
 
 from qwisp.cli import main
 from qwisp.errors import BadInput
+from qwisp.facts.record import facts_of, header_of, write_facts
+from qwisp.facts.replay import READ_KEYS, replay_facts
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import parse_layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Recorded
-from qwisp.sim.recorded_facts import facts_of, header_of, write_facts
-from qwisp.sim.replay_facts import READ_KEYS, replay_facts
 from qwisp.testing import RowBytes, ScriptedRequest, ToyEngine
 
 SETTINGS = Settings(grow_tokens=4, chunk_tokens=4, budget_tokens=8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+from qwisp.facts.replay import FlatBytes
 from qwisp.scheduling.contract import (
     Admit,
     Capture,
@@ -22,7 +23,6 @@ from qwisp.scheduling.contract import (
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
-from qwisp.sim.replay_facts import FlatBytes
 from qwisp.testing import ScriptedRequest
 
 KINDS = (End, Drop, Resume, Move, Pause, Admit, Restore, Grant, Capture)  # in this order

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from qwisp.facts.executor import FactsExecutor
+from qwisp.facts.record import facts_of
 from qwisp.scheduling.contract import Fact, Round
 from qwisp.scheduling.drive import deliver, drive
 from qwisp.scheduling.layout import Layout
@@ -16,8 +18,6 @@ from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Faulty, Recorded
-from qwisp.sim.facts_executor import FactsExecutor
-from qwisp.sim.recorded_facts import facts_of
 from qwisp.testing import ScriptedRequest, ToyEngine, solo_reply
 
 from .books import SIZE, Books

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from qwisp.errors import SchedulerBug
+from qwisp.facts.replay import FlatBytes
 from qwisp.scheduling.prefix_plan import common_tokens, plan_prefix
 from qwisp.scheduling.prefix_store import PrefixStore
-from qwisp.sim.replay_facts import FlatBytes
 
 SIZE = FlatBytes(1, 10)  # a blob of n tokens takes n + 10 bytes
 

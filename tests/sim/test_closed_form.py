@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from qwisp.cost import CostModel, load_cost
+from qwisp.facts.replay import FlatBytes
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import (
     Admit,
@@ -34,7 +35,6 @@ from qwisp.scheduling.wrappers import Recorded, Stepwise
 from qwisp.sim.cost_executor import CostExecutor
 from qwisp.sim.record import RequestRecord
 from qwisp.sim.replay import arrivals, settings_for
-from qwisp.sim.replay_facts import FlatBytes
 from qwisp.spec.catalog import load_model
 from qwisp.trace.read import read_trace
 

@@ -8,6 +8,9 @@ from random import Random
 import pytest
 
 from qwisp.cost import CostModel, load_cost
+from qwisp.facts.executor import FactsExecutor
+from qwisp.facts.record import facts_of
+from qwisp.facts.replay import FlatBytes
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Ask
 from qwisp.scheduling.drive import drive
@@ -17,11 +20,8 @@ from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.wrappers import Recorded, Stepwise
 from qwisp.sim.block_lru import block_lru
 from qwisp.sim.cost_executor import CostExecutor
-from qwisp.sim.facts_executor import FactsExecutor
 from qwisp.sim.record import RequestRecord
-from qwisp.sim.recorded_facts import facts_of
 from qwisp.sim.replay import replay, settings_for
-from qwisp.sim.replay_facts import FlatBytes
 from qwisp.spec.catalog import load_model
 from qwisp.trace.read import read_trace
 from qwisp.units import GIB

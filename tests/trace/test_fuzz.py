@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 
 from qwisp.errors import QwispError
+from qwisp.facts.file import parse_facts
 from qwisp.trace import azure, burstgpt
-from qwisp.trace.facts_file import parse_facts
 from qwisp.trace.read import parse_trace
 
 NUM_LINES = 30_000

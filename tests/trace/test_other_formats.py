@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from qwisp.errors import BadTrace
-from qwisp.trace import burstgpt
-from qwisp.trace.facts_file import (
+from qwisp.facts.file import (
     AskRecord,
     CancelRecord,
     ExtraRecord,
@@ -19,6 +18,7 @@ from qwisp.trace.facts_file import (
     facts_lines,
     parse_facts,
 )
+from qwisp.trace import burstgpt
 from qwisp.trace.read import parse_trace, read_trace
 
 

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from qwisp.cost import CostModel
 from qwisp.errors import BadInput, BadTrace, CheckFailed
+from qwisp.facts.executor import FactsExecutor
+from qwisp.facts.file import FactRecord, FactsHeader, read_facts
+from qwisp.facts.record import log_digest
 from qwisp.scheduling.contract import LogEntry
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import MAX_SESSIONS, Layout, SessionSize, parse_layout
@@ -16,9 +19,6 @@ from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.sim.cost_executor import CostExecutor
-from qwisp.sim.facts_executor import FactsExecutor
-from qwisp.sim.recorded_facts import log_digest
-from qwisp.trace.facts_file import FactRecord, FactsHeader, read_facts
 
 
 class FlatBytes(NamedTuple):

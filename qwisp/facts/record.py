@@ -8,11 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qwisp.errors import BadInput
-from qwisp.scheduling.contract import LogEntry
-from qwisp.scheduling.layout import Layout, SessionSize
-from qwisp.scheduling.settings import Settings
-from qwisp.scheduling.wrappers import Recorded
-from qwisp.trace.facts_file import (
+from qwisp.facts.file import (
     OPS,
     AskRecord,
     CancelRecord,
@@ -23,6 +19,10 @@ from qwisp.trace.facts_file import (
     StopRecord,
     facts_lines,
 )
+from qwisp.scheduling.contract import LogEntry
+from qwisp.scheduling.layout import Layout, SessionSize
+from qwisp.scheduling.settings import Settings
+from qwisp.scheduling.wrappers import Recorded
 
 _NS_PER_S = 10**9
 
@@ -134,7 +134,7 @@ def log_digest(log: Sequence[LogEntry]) -> str:
 
 
 def write_facts(path: str | Path, header: FactsHeader, records: Sequence[FactRecord]) -> None:
-    """Write a facts file; `qwisp.trace.facts_file.read_facts` reads it back, equal."""
+    """Write a facts file; `qwisp.facts.file.read_facts` reads it back, equal."""
     Path(path).write_text("".join(facts_lines(header, records)), encoding="utf-8")
 
 

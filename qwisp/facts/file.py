@@ -108,11 +108,6 @@ _KINDS = {
 }
 
 
-def is_header(record: dict[str, Any]) -> bool:
-    """Whether a line is the header of a facts file."""
-    return "schema" in record and "layout" in record
-
-
 def read_facts(path: str | Path) -> tuple[FactsHeader, tuple[FactRecord, ...]]:
     """Return header and records of a facts file. Raises `BadInput`, `BadTrace` (line, column)."""
     return parse_facts(read_bytes(path, "facts file"), Path(path).name)

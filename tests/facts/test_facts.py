@@ -11,18 +11,7 @@ import pytest
 
 from qwisp.cost import load_cost
 from qwisp.errors import BadInput, BadTrace, CheckFailed, QwispError
-from qwisp.scheduling.contract import Ask, Move, Resume, Round
-from qwisp.scheduling.drive import drive
-from qwisp.scheduling.layout import Layout, parse_layout
-from qwisp.scheduling.row_space import RowSpace
-from qwisp.scheduling.scheduler import Scheduler
-from qwisp.scheduling.settings import Settings
-from qwisp.scheduling.wrappers import Faulty, Recorded, Stepwise
-from qwisp.sim.cost_executor import CostExecutor
-from qwisp.sim.recorded_facts import facts_of, header_of, write_facts
-from qwisp.sim.replay_facts import FlatBytes, replay_facts
-from qwisp.testing import RowBytes, ScriptedRequest, ToyEngine
-from qwisp.trace.facts_file import (
+from qwisp.facts.file import (
     AskRecord,
     CancelRecord,
     ExtraRecord,
@@ -33,6 +22,17 @@ from qwisp.trace.facts_file import (
     facts_lines,
     parse_facts,
 )
+from qwisp.facts.record import facts_of, header_of, write_facts
+from qwisp.facts.replay import FlatBytes, replay_facts
+from qwisp.scheduling.contract import Ask, Move, Resume, Round
+from qwisp.scheduling.drive import drive
+from qwisp.scheduling.layout import Layout, parse_layout
+from qwisp.scheduling.row_space import RowSpace
+from qwisp.scheduling.scheduler import Scheduler
+from qwisp.scheduling.settings import Settings
+from qwisp.scheduling.wrappers import Faulty, Recorded, Stepwise
+from qwisp.sim.cost_executor import CostExecutor
+from qwisp.testing import RowBytes, ScriptedRequest, ToyEngine
 
 SETTINGS = Settings(
     grow_tokens=4, step_tokens=3, chunk_tokens=4, budget_tokens=8, order="first_fit"

@@ -11,10 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from qwisp.errors import BadInput
-from qwisp.scheduling.contract import Ask, End, Fact, Outcome, Round
-from qwisp.scheduling.wrappers import named, run_without
-from qwisp.sim.cost_executor import CostExecutor
-from qwisp.trace.facts_file import (
+from qwisp.facts.file import (
     AskRecord,
     CancelRecord,
     ExtraRecord,
@@ -22,6 +19,9 @@ from qwisp.trace.facts_file import (
     FailRecord,
     StopRecord,
 )
+from qwisp.scheduling.contract import Ask, End, Fact, Outcome, Round
+from qwisp.scheduling.wrappers import named, run_without
+from qwisp.sim.cost_executor import CostExecutor
 
 
 class FactsExecutor:
