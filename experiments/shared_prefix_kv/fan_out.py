@@ -29,6 +29,7 @@ from qwisp.scheduling.contract import Admit, Ask, Executor, Fact, Grant, Outcome
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.settings import Settings
+from qwisp.scheduling.wrappers import Wrapper
 from qwisp.trace.prefix_key import prefix_keys
 
 STEP_TOKENS = 64
@@ -43,7 +44,7 @@ def load(config: dict[str, Any]) -> LoadedModel:
 
 
 @dataclass(slots=True)
-class Watch:
+class Watch(Wrapper):
     """An executor that notes places, prefilled tokens and the highest headline of one a round."""
 
     inner: Executor
@@ -51,15 +52,6 @@ class Watch:
     instrument: str = ""
     prefilled_tokens: int = 0
     places: dict[int, Place] = field(default_factory=dict)
-
-    def facts(self, round_index: int) -> list[Fact]:
-        return self.inner.facts(round_index)
-
-    def wait(self) -> bool:
-        return self.inner.wait()
-
-    def close(self) -> None:
-        self.inner.close()
 
     def run(self, round: Round) -> Outcome:
         outcome = self.inner.run(round)

@@ -18,11 +18,11 @@ from qwisp.scheduling.contract import (
     Drop,
     End,
     Executor,
-    Fact,
     Grant,
     Outcome,
     Round,
 )
+from qwisp.scheduling.wrappers import Wrapper
 
 _CHEAP = (Admit, Drop, End)
 
@@ -35,36 +35,24 @@ class TimedRound(NamedTuple):
     elapsed: float
 
 
-class Timed:
-    """An executor that behaves as the one inside and keeps the time of every round.
+class Timed(Wrapper):
+    """Keeps the time that the executor inside takes for every round.
 
     `clock` returns seconds, or the simulator's picoseconds. The executor must have finished its
     work when `run` returns, else the times are those of issuing it.
     """
 
-    def __init__(self, executor: Executor, clock: Callable[[], float]) -> None:
-        self.executor = executor
+    def __init__(self, inner: Executor, clock: Callable[[], float]) -> None:
+        super().__init__(inner)
         self.clock = clock
         self.rounds: list[TimedRound] = []
-
-    def facts(self, round_index: int) -> list[Fact]:
-        """Return the facts of the executor inside."""
-        return self.executor.facts(round_index)
 
     def run(self, round: Round) -> Outcome:
         """Run the round, keep its time."""
         begin = self.clock()
-        outcome = self.executor.run(round)
+        outcome = self.inner.run(round)
         self.rounds.append(TimedRound(round, outcome, self.clock() - begin))
         return outcome
-
-    def wait(self) -> bool:
-        """Wait for the executor inside."""
-        return self.executor.wait()
-
-    def close(self) -> None:
-        """Close the executor inside."""
-        self.executor.close()
 
 
 def measured_points(
@@ -109,22 +97,6 @@ def measured_points(
 def _prefill_label(shape: tuple[int, ...]) -> str:
     rounds, chunks, start, tokens, width, *_ = shape
     return f"{tokens} tokens from {start} in {chunks} chunks, {rounds} rounds, beside {width} lanes"
-
-
-def first_and_last(rounds: Sequence[TimedRound]) -> dict[int, tuple[float, float]]:
-    """Return when each request had its first and its last token, in clock units from the start.
-
-    For runs without pauses between rounds, in which all requests come at once.
-    """
-    now: float = 0
-    found: dict[int, tuple[float, float]] = {}
-    for round, outcome, elapsed in rounds:
-        for request_id in round.decode:
-            # The first token of a repeated round comes when its first step is over.
-            first = found.get(request_id, (now + elapsed / outcome.rounds, 0))[0]
-            found[request_id] = (first, now + elapsed)
-        now += elapsed
-    return found
 
 
 def hold_out(points: Sequence[PrefillPoint], num_used: int) -> tuple[PrefillPoint, ...]:

@@ -18,6 +18,7 @@ from qwisp.scheduling.contract import Executor, Grant, Outcome, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.settings import Settings
+from qwisp.scheduling.wrappers import Wrapper
 from qwisp.spec.machine import load_machine
 
 OnToken = Callable[[int, int], None]
@@ -50,12 +51,12 @@ class Listening(Script):
         return super().rounds_free(round)
 
 
-class _Prefilling:
-    """An executor that tells how far each prompt has come."""
+class _Prefilling(Wrapper):
+    """Tells how far each prompt has come."""
 
     def __init__(self, inner: Executor, totals: Mapping[int, int], on_prefill: OnPrefill) -> None:
-        self.inner, self.totals, self.on_prefill = inner, totals, on_prefill
-        self.facts, self.wait, self.close = inner.facts, inner.wait, inner.close
+        super().__init__(inner)
+        self.totals, self.on_prefill = totals, on_prefill
 
     def run(self, round: Round) -> Outcome:
         """Carry out the round, then tell."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from qwisp.scheduling.contract import End, Executor, Fact, Grant, Outcome, Round
 
 
-class _Wrapper:
-    """Passes everything on to `inner`."""
+class Wrapper:
+    """An executor that passes everything on to `inner`; a subclass changes what it is about."""
 
     def __init__(self, inner: Executor) -> None:
         self.inner = inner
@@ -30,7 +30,7 @@ class _Wrapper:
         self.inner.close()
 
 
-class Stepwise(_Wrapper):
+class Stepwise(Wrapper):
     """Never repeats: every round is asked for. The yardstick of the closed form."""
 
     def run(self, round: Round) -> Outcome:
@@ -38,7 +38,7 @@ class Stepwise(_Wrapper):
         return self.inner.run(round._replace(repeat=1))
 
 
-class Faulty(_Wrapper):
+class Faulty(Wrapper):
     """Fails chosen operations: they and the rest of their streams' work never reach `inner`.
 
     `fails(round) -> positions` names operations by position, `len(ops) + i` the decode of
@@ -79,7 +79,7 @@ class Faulty(_Wrapper):
         return _joined(round, before, run_without(self.inner, rest, failed))
 
 
-class Failing(_Wrapper):
+class Failing(Wrapper):
     """Replays recorded failures: `{round index: [(position, reason)]}`."""
 
     def __init__(self, inner: Executor, failed: Mapping[int, list[tuple[int, str]]]) -> None:
@@ -153,7 +153,7 @@ def run_without(
     )
 
 
-class Recorded(_Wrapper):
+class Recorded(Wrapper):
     """Keeps every fact of a run with its round index and time, ready to be replayed.
 
     `stops`, `fails` and `extras` (decoders that did not yield one token a round: the difference)

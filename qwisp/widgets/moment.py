@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from qwisp.scheduling.contract import Ask, Binding, Fact, Outcome, Round
+from qwisp.scheduling.contract import Ask, Binding, Outcome, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.snapshot import StreamView
+from qwisp.scheduling.wrappers import Wrapper
 from qwisp.sim.cost_executor import CostExecutor
 from qwisp.sim.replay import arrivals
 from qwisp.sim.run import Run
@@ -109,21 +110,18 @@ class _SeenAll(Exception):
     """Every time that was asked about has been looked at."""
 
 
-class _Watched:
+class _Watched(Wrapper):
     """Passes rounds on, cut so that one of them runs at each of the times, and looks then."""
 
     def __init__(
         self, run: Run, inner: CostExecutor, times_ps: list[int], look: Callable[[int], None]
     ) -> None:
+        super().__init__(inner)
         table = run.executor.rounds.columns()
         names = ("index", "end_ps", "last_ps")
         self._index, self._end_ps, self._last_ps = (table[name].tolist() for name in names)
-        self._inner = inner
         self._times = times_ps[::-1]
         self._look = look
-
-    def facts(self, round_index: int) -> list[Fact]:
-        return self._inner.facts(round_index)
 
     def run(self, round: Round) -> Outcome:
         if not self._times:
@@ -133,22 +131,19 @@ class _Watched:
             most = self._index[row] - round.index
             if most <= 0:
                 # None of its rounds is longer than the last: so many are over before that time.
-                left_ps = max(0, self._times[-1] - self._inner.now_ps)
+                left_ps = max(0, self._times[-1] - self.inner.now_ps)
                 most = left_ps // max(1, self._last_ps[row])
             round = round._replace(repeat=max(1, min(round.repeat, most)))
-        outcome = self._inner.run(round)
-        self.look_until(self._inner.now_ps)
+        outcome = self.inner.run(round)
+        self.look_until(self.inner.now_ps)
         return outcome
 
     def wait(self) -> bool:
-        before = self._inner.now_ps
-        found = self._inner.wait()
-        if found and self._inner.now_ps > before:
-            self.look_until(self._inner.now_ps)
+        before = self.inner.now_ps
+        found = self.inner.wait()
+        if found and self.inner.now_ps > before:
+            self.look_until(self.inner.now_ps)
         return found
-
-    def close(self) -> None:
-        self._inner.close()
 
     def look_until(self, now_ps: int | None) -> None:
         """Look at every time before `now_ps` (None: at all that are left)."""

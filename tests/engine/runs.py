@@ -27,7 +27,7 @@ from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
-from qwisp.scheduling.wrappers import Recorded
+from qwisp.scheduling.wrappers import Recorded, Wrapper
 from qwisp.spec.model import ModelSpec
 
 CHUNK = 64
@@ -76,13 +76,12 @@ class Ran:
     executor: MlxExecutor | None = None
 
 
-class Watch:
-    """An executor that keeps the rounds it passes on."""
+class Watch(Wrapper):
+    """Keeps the rounds it passes on."""
 
     def __init__(self, inner: Executor) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.rounds: list[Round] = []
-        self.facts, self.wait, self.close = inner.facts, inner.wait, inner.close
 
     def run(self, round: Round):
         self.rounds.append(round)

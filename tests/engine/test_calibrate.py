@@ -8,7 +8,6 @@ import pytest
 from qwisp.cost import load_cost, write_cost
 from qwisp.cost.model import PS_PER_S
 from qwisp.cost.store import calibration_path
-from qwisp.cost.timed import first_and_last
 from qwisp.engine.calibrate import calibrate, random_requests, timed_run
 from qwisp.engine.identity import Identity
 from qwisp.engine.tiny import tiny_config
@@ -69,6 +68,18 @@ def test_the_simulator_predicts_another_run_of_the_engine(rig, tmp_path):
         errors += _errors_of_a_run(rig, cost, seed)
     assert len(errors) == 3 * 2 * 6
     assert median(errors) < 0.15, [round(e, 3) for e in errors]
+
+
+def first_and_last(rounds):
+    """When each request had its first and its last token, in seconds; all come at once."""
+    now_s, found = 0.0, {}
+    for round, outcome, elapsed_s in rounds:
+        for i in round.decode:
+            # The first token of a repeated round comes when its first step is over.
+            first_s, _ = found.get(i, (now_s + elapsed_s / outcome.rounds, 0))
+            found[i] = (first_s, now_s + elapsed_s)
+        now_s += elapsed_s
+    return found
 
 
 def _errors_of_a_run(rig, cost, seed):

@@ -7,18 +7,15 @@ import pytest
 from qwisp.scheduling.chunking import Chunking, granted_chunks
 from qwisp.scheduling.contract import Grant, Outcome, Round
 from qwisp.scheduling.settings import Settings
-from qwisp.testing import ScriptedRequest, ToyEngine, play, sessions
+from qwisp.scheduling.wrappers import Wrapper
+from qwisp.testing import ScriptedRequest, play, sessions
 
 
 def grants(requests: list[ScriptedRequest], **settings: object) -> list[tuple[int, ...]]:
     """`(round, id, start, tokens, chunks)` of every grant, one a round even where it repeats."""
     kept: list[tuple[Round, Outcome]] = []
 
-    class Wrap:
-        def __init__(self, inner: ToyEngine) -> None:
-            self.inner = inner
-            self.facts, self.wait, self.close = inner.facts, inner.wait, inner.close
-
+    class Wrap(Wrapper):
         def run(self, round: Round) -> Outcome:
             outcome = self.inner.run(round)
             kept.append((round, outcome))

@@ -9,7 +9,7 @@ import pytest
 
 from qwisp.scheduling.contract import Capture, Drop, End, Executor, Grant, Restore, Round
 from qwisp.scheduling.settings import Settings
-from qwisp.scheduling.wrappers import Faulty, Stepwise
+from qwisp.scheduling.wrappers import Faulty, Stepwise, Wrapper
 from qwisp.testing import Played, ScriptedRequest, play, sessions, solo_reply
 
 STEP = 64
@@ -48,12 +48,12 @@ class Watch:
     def __call__(self, inner: Executor) -> Executor:
         watch = self
 
-        class Kept(Faulty):
+        class Kept(Wrapper):
             def run(self, round: Round):
                 watch.rounds.append(round)
                 return super().run(round)
 
-        return Kept(inner, lambda round: ())
+        return Kept(inner)
 
     def ops(self, *kinds: type) -> list:
         return [op for round in self.rounds for op in round.ops if isinstance(op, kinds)]
