@@ -79,14 +79,7 @@ def serve(
     """Drive the scheduler over the engine, a session per prompt; all but one come a round later."""
     rows = max(map(len, prompts)) + new_tokens
     rows = -(-rows // chunk_tokens) * chunk_tokens
-    layout = Layout(
-        text=f"{rows}x{len(prompts)}",
-        kind="whole_window",
-        contexts=(rows,) * len(prompts),
-        lanes=len(prompts),
-        cut="first_free",
-        context_tokens=rows,
-    )
+    layout = Layout.windows(len(prompts), rows)
     settings = Settings(
         chunk_tokens=chunk_tokens,
         budget_tokens=BUDGET_TOKENS,

@@ -112,14 +112,7 @@ def timed_run(
     context: Context | None = None,
 ) -> list[TimedRound]:
     """Return the timed rounds of one run in which all requests come at once."""
-    layout = Layout(
-        text=f"whole_window:{lanes}",
-        kind="whole_window",
-        contexts=(context_tokens,) * lanes,
-        lanes=lanes,
-        cut="first_free",
-        context_tokens=context_tokens,
-    )
+    layout = Layout.windows(lanes, context_tokens)
     plan = ArenaPlan.of_sessions([context_tokens] * lanes, identity.chunk_tokens)
     arena = Arena(decoder.spec, plan, identity.dtype)
     script = Script.of(requests, max_new={i: ask.max_new for i, ask in asks.items()})

@@ -196,7 +196,7 @@ class Runs:
         budget = case.budget_tokens
         engine = open_engine(
             self.model,
-            _sized(contexts),
+            Layout.sessions(*contexts, margin_rows=SPARE_ROWS),
             script,
             Settings(grow_tokens=GROW_TOKENS, chunk_tokens=CHUNK_TOKENS, budget_tokens=budget),
             width=self.identity.width,
@@ -244,15 +244,3 @@ class Runs:
                 ops.append(Grant(i, saved[i], end - saved[i], 1, True))
         run(Round(index, tuple(ops), tuple(ids), 1, False))
         run(Round(index + 1, (), tuple(ids), self._max_new - 1, False))
-
-
-def _sized(contexts: tuple[int, ...]) -> Layout:
-    return Layout(
-        text=",".join(map(str, contexts)),
-        kind="sized",
-        contexts=contexts,
-        margin_rows=SPARE_ROWS,
-        lanes=len(contexts),
-        cut="smallest_fit",
-        context_tokens=max(contexts),
-    )

@@ -89,14 +89,7 @@ def generate(
     longest = max(len(request.prompt) for request in requests)
     context = longest + max_new + 1
     count = min(lanes, len(requests))
-    layout = Layout(
-        text=f"whole_window:{count}",
-        kind="whole_window",
-        contexts=(context,) * count,
-        lanes=count,
-        cut="first_free",
-        context_tokens=context,
-    )
+    layout = Layout.windows(count, context)
     named = dict(enumerate(requests))
     script = Listening.of(named, max_new=dict.fromkeys(named, max_new))
     script.on_token = on_token

@@ -47,14 +47,7 @@ def recall_in_a_crowd(
     asked = [question(kind, tokens, rng, depth=d, reply_tokens=reply_tokens) for d in depths]
     small, large = len(asked[0].prompt) + GROW_TOKENS, len(asked[0].prompt) + reply_tokens + 8
     contexts = (*[small] * lanes, *[large] * max(1, lanes // 4))
-    layout = Layout(
-        text=f"{small}x{lanes},{large}x{len(contexts) - lanes}",
-        kind="sized",
-        contexts=contexts,
-        lanes=len(contexts),
-        cut="smallest_fit",
-        context_tokens=large,
-    )
+    layout = Layout.sessions(*contexts)
     script = Script.of(
         {i: Request(prompt=q.prompt) for i, q in enumerate(asked)},
         max_new=dict.fromkeys(range(lanes), reply_tokens),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from qwisp.cost import CostModel
 from qwisp.errors import BadInput, BadTrace, CheckFailed
@@ -14,28 +13,11 @@ from qwisp.facts.file import FactRecord, FactsHeader, read_facts
 from qwisp.facts.record import log_digest
 from qwisp.scheduling.contract import LogEntry
 from qwisp.scheduling.drive import drive
-from qwisp.scheduling.layout import MAX_SESSIONS, Layout, SessionSize, parse_layout
+from qwisp.scheduling.layout import MAX_SESSIONS, Layout, RowBytes, SessionSize, parse_layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.sim.cost_executor import CostExecutor
-
-
-class FlatBytes(NamedTuple):
-    """Bytes of a session whose rows all cost the same."""
-
-    row_bytes: int
-    fixed_bytes: int
-
-    def bytes(self, rows: int) -> int:
-        """Return the bytes of one session of `rows` rows."""
-        return self.fixed_bytes + rows * self.row_bytes
-
-    def lane_bytes(self, rows: int) -> int:
-        """Return the part of them that is not rows."""
-        del rows
-        return self.fixed_bytes
-
 
 # Further keys of a header that the replay reads; a test compares them with what it asks for.
 READ_KEYS = frozenset(
@@ -162,10 +144,10 @@ def layout_of(header: FactsHeader, size: SessionSize | None) -> tuple[Layout, Se
         raise _bad("W", header.width, f"at most {MAX_SESSIONS} lanes")
     row_bytes = _whole(header, "row_bytes", None)
     if size is None and row_bytes is not None:
-        size = FlatBytes(row_bytes, _whole(header, "fixed_bytes", 0))
+        size = RowBytes(row_bytes, _whole(header, "fixed_bytes", 0))
     context = _whole(header, "context", None)
     # Fixed sessions are counted, not measured: one byte each, as many as the run had.
-    counted, memory_bytes = FlatBytes(0, 1), _whole(header, "sessions", header.width)
+    counted, memory_bytes = RowBytes(0, 1), _whole(header, "sessions", header.width)
     if header.layout.strip().lower().startswith("per_request"):
         counted, memory_bytes = size, _whole(header, "memory_bytes", 0)
     if size is None and (counted is None or _whole(header, "prefix_bytes", 0)):

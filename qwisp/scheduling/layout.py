@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from qwisp.errors import BadInput
 from qwisp.scheduling.arena_rows import MAX_ROWS, ArenaRows, SessionSize, free_rows
@@ -16,6 +16,22 @@ DEFAULT_LANES = 8
 DEFAULT_OWN_CONTEXT_TOKENS = 32768
 
 _ITEM = re.compile(r"([0-9]{1,19})\s*([kK]?)(?:\s*[xX]\s*([0-9]{1,19}))?", re.ASCII)
+
+
+class RowBytes(NamedTuple):
+    """Sessions whose rows all cost the same. By default a budget in bytes is one in rows."""
+
+    row_bytes: int = 1
+    fixed_bytes: int = 0
+
+    def bytes(self, rows: int) -> int:
+        """Return the bytes of one session of `rows` rows."""
+        return self.fixed_bytes + rows * self.row_bytes
+
+    def lane_bytes(self, rows: int) -> int:
+        """Return the part of them that is not rows."""
+        del rows
+        return self.fixed_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +50,60 @@ class Layout:
     cut: str
     budget_bytes: int = 0
     context_tokens: int
+
+    @classmethod
+    def sessions(cls, *contexts: int, margin_rows: int = 0, text: str = "") -> Layout:
+        """Return exactly these sized sessions; their streams grow and move.
+
+        >>> Layout.sessions(64, 16, 16).text
+        '64,16,16'
+        """
+        return cls(
+            text=text or ",".join(map(str, contexts)),
+            kind="sized",
+            contexts=contexts,
+            margin_rows=margin_rows,
+            lanes=len(contexts),
+            cut="smallest_fit",
+            context_tokens=max(contexts),
+        )
+
+    @classmethod
+    def windows(
+        cls,
+        count: int,
+        context_tokens: int,
+        *,
+        kind: Literal["whole_window", "fixed_arena"] = "whole_window",
+        text: str = "",
+    ) -> Layout:
+        """Return `count` equal sessions in which a stream stays from its start to its end.
+
+        >>> Layout.windows(2, 4096).contexts
+        (4096, 4096)
+        """
+        return cls(
+            text=text or f"{kind}:{count if kind == 'whole_window' else context_tokens}",
+            kind=kind,
+            contexts=(context_tokens,) * count,
+            lanes=count,
+            cut="first_free",
+            context_tokens=context_tokens,
+        )
+
+    @classmethod
+    def free(
+        cls, budget_bytes: int, context_tokens: int, *, lanes: int = DEFAULT_LANES, text: str = ""
+    ) -> Layout:
+        """Return one budget, cut as requests come; none of them passes `context_tokens`."""
+        return cls(
+            text=text or f"per_request:{budget_bytes}",
+            kind="per_request",
+            lanes=lanes,
+            cut="best_fit",
+            budget_bytes=budget_bytes,
+            context_tokens=context_tokens,
+        )
 
     @property
     def grows(self) -> bool:
@@ -120,7 +190,8 @@ def parse_layout(
     the default of a machine with `machine_bytes`, or all of `memory_bytes`; state and rings of all
     its lanes come out of it. Raises `BadInput`.
     """
-    name, _, argument = text.strip().partition(":")
+    said = text.strip()
+    name, _, argument = said.partition(":")
     name = name.strip().lower()
     context = own_context_tokens or model_context_tokens
     if context > model_context_tokens:
@@ -134,29 +205,22 @@ def parse_layout(
             if argument
             else _as_many(size, context, memory_bytes)
         )
-        return _equal("whole_window", "first_free", text, context, count, lanes)
+        return _with_lanes(Layout.windows(count, context, text=said), lanes)
     if name == "fixed_arena":
         if not argument:
             raise BadInput("fixed_arena names no cap", "write fixed_arena:16384")
         cap = min(parse_tokens(argument), context)
         count = _as_many(size, cap, memory_bytes)
-        return _equal("fixed_arena", "first_free", text, cap, count, lanes)
+        return _with_lanes(Layout.windows(count, cap, kind="fixed_arena", text=said), lanes)
     if name == "per_request":
         default = memory_bytes
         if machine_bytes is not None:
             default = min(memory_bytes, request_budget_bytes(machine_bytes))
         budget = parse_bytes(argument, of_bytes=memory_bytes) if argument else default
-        layout = Layout(
-            text=text.strip(),
-            kind="per_request",
-            lanes=lanes or DEFAULT_LANES,
-            cut="best_fit",
-            budget_bytes=budget,
-            context_tokens=context,
-        )
+        layout = _with_lanes(Layout.free(budget, context, text=said), lanes)
         layout.arena(size)  # refuses a budget that its lanes use up
         return layout
-    if not text.strip() or not (text.strip()[0].isdigit() or "," in text):
+    if not said or not (said[0].isdigit() or "," in said):
         raise BadInput(
             f"layout {text!r} is not known",
             "write a list like 65536,32768x3, or whole_window[:n], fixed_arena:CAP, "
@@ -170,15 +234,7 @@ def parse_layout(
             f"session of {largest:,} tokens is above the model's {model_context_tokens:,}",
             f"use sessions of {model_context_tokens} tokens or less",
         )
-    return Layout(
-        text=text.strip(),
-        kind="sized",
-        contexts=contexts,
-        margin_rows=MARGIN_ROWS,
-        lanes=lanes or len(contexts),
-        cut="smallest_fit",
-        context_tokens=largest,
-    )
+    return _with_lanes(Layout.sessions(*contexts, margin_rows=MARGIN_ROWS, text=said), lanes)
 
 
 def request_budget_bytes(machine_bytes: int) -> int:
@@ -190,22 +246,8 @@ def request_budget_bytes(machine_bytes: int) -> int:
     return (8 if machine_bytes >= 48 * GIB else 4) * GIB
 
 
-def _equal(
-    kind: Literal["whole_window", "fixed_arena"],
-    cut: str,
-    text: str,
-    context: int,
-    count: int,
-    lanes: int | None,
-) -> Layout:
-    return Layout(
-        text=text.strip(),
-        kind=kind,
-        contexts=(context,) * count,
-        lanes=lanes or count,
-        cut=cut,
-        context_tokens=context,
-    )
+def _with_lanes(layout: Layout, lanes: int | None) -> Layout:
+    return replace(layout, lanes=lanes) if lanes else layout
 
 
 def _count(argument: str, example: str) -> int:

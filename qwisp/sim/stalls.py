@@ -7,7 +7,7 @@ from qwisp.cost.model import PS_PER_S
 from qwisp.cost.timed import Timed, TimedRound
 from qwisp.scheduling.contract import Ask, Grant
 from qwisp.scheduling.drive import drive
-from qwisp.scheduling.layout import Layout
+from qwisp.scheduling.layout import Layout, RowBytes
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.wrappers import Stepwise
@@ -15,14 +15,6 @@ from qwisp.sim.cost_executor import CostExecutor
 from qwisp.sim.replay import settings_for
 
 STREAM_PROMPT_TOKENS = 16  # not published; any length from 1 to 16 gave the same calibration
-
-
-class _Rows:
-    def bytes(self, rows: int) -> int:
-        return rows
-
-    def lane_bytes(self, rows: int) -> int:
-        return 0
 
 
 def replayed_stalls(
@@ -67,16 +59,9 @@ def _timed_rounds(
     """Return every single round of a run in which each request has a window of its own."""
     context_tokens = max(ask.prompt_tokens + output for _, ask, output in arrivals) + 64
     num = len(arrivals)
-    layout = Layout(
-        text=f"whole_window:{num}",
-        kind="whole_window",
-        contexts=(context_tokens,) * num,
-        lanes=num,
-        cut="first_free",
-        context_tokens=context_tokens,
-    )
-    executor = CostExecutor(arrivals, cost, _Rows())
+    layout = Layout.windows(num, context_tokens)
+    executor = CostExecutor(arrivals, cost, RowBytes())
     timed = Timed(Stepwise(executor), clock=lambda: executor.now_ps)
     settings = settings_for(cost, budget_tokens=budget_tokens)
-    drive(Scheduler(RowSpace(layout, _Rows()), settings), timed)
+    drive(Scheduler(RowSpace(layout, RowBytes()), settings), timed)
     return timed.rounds

@@ -7,28 +7,12 @@ from typing import NamedTuple
 
 from qwisp.scheduling.contract import Executor, LogEntry
 from qwisp.scheduling.drive import drive
-from qwisp.scheduling.layout import Layout, SessionSize, parse_layout
+from qwisp.scheduling.layout import Layout, RowBytes, SessionSize, parse_layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.testing.script import ScriptedRequest
 from qwisp.testing.toy_engine import ToyEngine
-
-
-class RowBytes(NamedTuple):
-    """A byte a row and nothing else, so that a budget in bytes is one in rows."""
-
-    row_bytes: int = 1
-    fixed_bytes: int = 0
-
-    def bytes(self, rows: int) -> int:
-        """Return the bytes of one session of `rows` rows."""
-        return self.fixed_bytes + rows * self.row_bytes
-
-    def lane_bytes(self, rows: int) -> int:
-        """Return the part of them that is not rows."""
-        del rows
-        return self.fixed_bytes
 
 
 class Played(NamedTuple):
@@ -47,17 +31,7 @@ class Played(NamedTuple):
         return [(e.round, e.kind, e.id) for e in self.log if not kinds or e.kind in kinds]
 
 
-def sessions(*contexts: int, margin_rows: int = 0) -> Layout:
-    """Return a sized layout of exactly these sessions, without the engine's own beside them."""
-    return Layout(
-        text=",".join(map(str, contexts)),
-        kind="sized",
-        contexts=contexts,
-        margin_rows=margin_rows,
-        lanes=len(contexts),
-        cut="smallest_fit",
-        context_tokens=max(contexts),
-    )
+sessions = Layout.sessions
 
 
 def play(
@@ -76,7 +50,7 @@ def play(
     `context_tokens` is the model's; of a session list it is also the engine's own session. `wrap`
     puts a wrapper such as `Stepwise` around the engine, `yields` gives it drafts.
 
-    >>> played = play(sessions(16, 32), [ScriptedRequest(1, 8, 10)], Settings(grow_tokens=4))
+    >>> played = play(Layout.sessions(16, 32), [ScriptedRequest(1, 8, 10)], Settings(grow_tokens=4))
     >>> played.story("admit", "move", "finished")
     [(0, 'admit', 1), (8, 'move', 1), (9, 'finished', 1)]
     """

@@ -9,7 +9,7 @@ from qwisp.cost.model import PS_PER_S
 from qwisp.cost.timed import Timed, calibration_asks, hold_out, measured_points
 from qwisp.scheduling.contract import Outcome
 from qwisp.scheduling.drive import drive
-from qwisp.scheduling.layout import Layout
+from qwisp.scheduling.layout import Layout, RowBytes
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
@@ -32,25 +32,13 @@ TRUE = CostModel(
 )
 
 
-class Size:
-    def bytes(self, rows: int) -> int:
-        return rows
-
-
 def _run(budget_tokens, longest=CONTEXT):
-    layout = Layout(
-        text="4 windows",
-        kind="whole_window",
-        contexts=(CONTEXT,) * LANES,
-        lanes=LANES,
-        cut="first_free",
-        context_tokens=CONTEXT,
-    )
+    layout = Layout.windows(LANES, CONTEXT)
     settings = Settings(budget_tokens=budget_tokens, chunk_tokens=CHUNK)
     asks = calibration_asks(CHUNK, longest, LANES)
-    executor = CostExecutor([(0, ask, ask.max_new) for ask in asks], TRUE, Size())
+    executor = CostExecutor([(0, ask, ask.max_new) for ask in asks], TRUE, RowBytes())
     timed = Timed(executor, clock=lambda: executor.now_ps / PS_PER_S)
-    drive(Scheduler(RowSpace(layout, Size()), settings), timed)
+    drive(Scheduler(RowSpace(layout, RowBytes()), settings), timed)
     return timed.rounds
 
 

@@ -54,15 +54,7 @@ def _random_decoder(name: str, dtype: str) -> Decoder:
 
 def sized(contexts: Sequence[int], margin: int = 8) -> Layout:
     """Return a sized list of sessions, as the tests want it: small."""
-    return Layout(
-        text=",".join(map(str, contexts)),
-        kind="sized",
-        contexts=tuple(contexts),
-        margin_rows=margin,
-        lanes=len(contexts),
-        cut="smallest_fit",
-        context_tokens=max(contexts),
-    )
+    return Layout.sessions(*contexts, margin_rows=margin)
 
 
 @dataclass(slots=True)

@@ -110,14 +110,7 @@ def test_free_cuts_allocate_their_rows_once_and_rings_and_state_per_lane():
         ("hybrid", 77_824 + 512_511, {"full": 512_000, "sliding": 0, "state": 77_824}),
     ):
         size = SessionBytes(spec_of(name, "float32"), None, CHUNK)
-        layout = Layout(
-            text="per_request",
-            kind="per_request",
-            lanes=4,
-            cut="best_fit",
-            budget_bytes=budget,
-            context_tokens=512,
-        )
+        layout = Layout.free(budget, 512, lanes=4)
         space = RowSpace(layout, size)
         assert space.num_rows == 1000
         decoder_spec = DecoderSpec.from_config(tiny_config(name))

@@ -84,14 +84,7 @@ def layout_of(name: str, lanes: int, model: str) -> Layout:
         return sized([256] + [84] * max(1, lanes - 1))
     size = SessionBytes(ModelSpec.from_config(tiny_config(model)), None, CHUNK)
     budget = size.bytes(700) + (lanes - 1) * size.lane_bytes(300)  # 700 rows beside all lanes
-    return Layout(
-        text="per_request",
-        kind="per_request",
-        lanes=lanes,
-        cut="best_fit",
-        budget_bytes=budget,
-        context_tokens=300,
-    )
+    return Layout.free(budget, 300, lanes=lanes)
 
 
 def run_case(case: dict, seed: int) -> tuple[Ran, HostileOps | Ops, Layout, Settings]:

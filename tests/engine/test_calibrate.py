@@ -99,14 +99,7 @@ def _errors_of_a_run(rig, cost, seed):
         context_tokens=CONTEXT,
         clock=time.process_time,
     )
-    layout = Layout(
-        text="4 windows",
-        kind="whole_window",
-        contexts=(CONTEXT,) * LANES,
-        lanes=LANES,
-        cut="first_free",
-        context_tokens=CONTEXT,
-    )
+    layout = Layout.windows(LANES, CONTEXT)
     executor = CostExecutor([(0, ask, ask.max_new) for ask in asks.values()], cost, size)
     drive(Scheduler(RowSpace(layout, size), settings), executor)
     errors = []

@@ -23,7 +23,7 @@ from qwisp.facts.file import (
     parse_facts,
 )
 from qwisp.facts.record import facts_of, header_of, write_facts
-from qwisp.facts.replay import FlatBytes, replay_facts
+from qwisp.facts.replay import replay_facts
 from qwisp.scheduling.contract import Ask, Move, Resume, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout, parse_layout
@@ -123,7 +123,7 @@ def test_the_simulator_decides_the_same_and_says_how_long_it_would_have_taken(ru
 @pytest.mark.parametrize("layout", ["60x2,100", "whole_window:2", "fixed_arena:90", "per_request"])
 @pytest.mark.parametrize("wrap", [Stepwise, lambda inner: inner])
 def test_a_simulated_run_replays_equal_and_in_the_same_time(layout: str, wrap) -> None:
-    rng, size = Random(layout), FlatBytes(1, 10)
+    rng, size = Random(layout), RowBytes(1, 10)
     found = parse_layout(layout, size=size, memory_bytes=400, model_context_tokens=200)
     cost = load_cost("qwen3.6-35b-a3b", "m1-max-64gb")
     settings = Settings(grow_tokens=8, chunk_tokens=16, chunk_rule="ceil", budget_tokens=32)

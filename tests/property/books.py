@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from qwisp.facts.replay import FlatBytes
 from qwisp.scheduling.contract import (
     Admit,
     Capture,
@@ -20,13 +19,13 @@ from qwisp.scheduling.contract import (
     Resume,
     Round,
 )
-from qwisp.scheduling.layout import Layout
+from qwisp.scheduling.layout import Layout, RowBytes
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.testing import ScriptedRequest
 
 KINDS = (End, Drop, Resume, Move, Pause, Admit, Restore, Grant, Capture)  # in this order
-SIZE = FlatBytes(3, 11)
+SIZE = RowBytes(3, 11)
 
 
 class Books:

@@ -25,25 +25,13 @@ from .books import SIZE, Books
 
 def random_layout(rng: Random) -> Layout:
     kind = rng.choice(["sized", "sized", "sized", "per_request", "whole_window", "fixed_arena"])
-    margin, budget, cut = 0, 0, "first_free"
-    contexts: tuple[int, ...] = tuple(rng.choice([60, 90]) for _ in range(1))
-    contexts *= rng.randint(1, 5)
+    contexts = (rng.choice([60, 90]),) * rng.randint(1, 5)
     if kind == "sized":
         contexts = tuple(rng.choice([12, 20, 20, 40, 80]) for _ in range(rng.randint(1, 7)))
-        margin, cut = rng.choice([0, 3]), "smallest_fit"
+        return Layout.sessions(*contexts, margin_rows=rng.choice([0, 3]))
     if kind == "per_request":
-        contexts, cut = (), "best_fit"
-        budget = rng.choice([150, 400, 800])
-    return Layout(
-        text=kind,
-        kind=kind,
-        contexts=contexts,
-        margin_rows=margin,
-        lanes=rng.randint(1, 6) if kind == "per_request" else len(contexts),
-        cut=cut,
-        budget_bytes=budget,
-        context_tokens=max(contexts, default=100),
-    )
+        return Layout.free(rng.choice([150, 400, 800]), 100, lanes=rng.randint(1, 6))
+    return Layout.windows(len(contexts), contexts[0], kind=kind)
 
 
 def random_settings(rng: Random) -> Settings:

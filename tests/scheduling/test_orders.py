@@ -11,16 +11,9 @@ from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.rules import load_rule, rule_names
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
-from qwisp.testing import Played, ScriptedRequest, play, sessions
+from qwisp.testing import Played, RowBytes, ScriptedRequest, play, sessions
 
 LARGE, SMALL = 40, 4
-
-
-class Flat:
-    """A row is a byte."""
-
-    def bytes(self, rows: int) -> int:
-        return rows
 
 
 def crowd(order: str, max_passed: int = 64, num_small: int = 6) -> Played:
@@ -143,7 +136,7 @@ def test_a_policy_that_breaks_its_promise_is_named_not_called_our_bug(
     path = tmp_path / "mine.py"
     path.write_text(source)
     rules = {kind: str(path)}
-    space = RowSpace(sessions(40), Flat(), cut=rules.get("cut"))
+    space = RowSpace(sessions(40), RowBytes(), cut=rules.get("cut"))
     scheduler = Scheduler(space, Settings(order=rules.get("order", "fcfs")))
     with pytest.raises(BadInput, match=f"mine.py .*{why}"):
         admit_one(scheduler)

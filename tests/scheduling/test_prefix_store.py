@@ -8,11 +8,11 @@ from random import Random
 import pytest
 
 from qwisp.errors import SchedulerBug
-from qwisp.facts.replay import FlatBytes
+from qwisp.scheduling.layout import RowBytes
 from qwisp.scheduling.prefix_plan import common_tokens, plan_prefix
 from qwisp.scheduling.prefix_store import PrefixStore
 
-SIZE = FlatBytes(1, 10)  # a blob of n tokens takes n + 10 bytes
+SIZE = RowBytes(1, 10)  # a blob of n tokens takes n + 10 bytes
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from random import Random
 import pytest
 
 from qwisp.cost import CostModel, load_cost
-from qwisp.facts.replay import FlatBytes
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import (
     Admit,
@@ -27,7 +26,7 @@ from qwisp.scheduling.contract import (
     Round,
 )
 from qwisp.scheduling.drive import drive
-from qwisp.scheduling.layout import parse_layout
+from qwisp.scheduling.layout import RowBytes, parse_layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
@@ -100,7 +99,7 @@ def random_workload(rng: Random, grid_ps: int) -> tuple[list, list]:
 
 
 def replayed(layout_text: str, settings: Settings, cost: CostModel, work: tuple, stepwise: bool):
-    size = FlatBytes(1, 20)
+    size = RowBytes(1, 20)
     layout = parse_layout(
         layout_text, size=size, memory_bytes=500, model_context_tokens=400, own_context_tokens=130
     )

@@ -10,11 +10,10 @@ import pytest
 from qwisp.cost import CostModel, load_cost
 from qwisp.facts.executor import FactsExecutor
 from qwisp.facts.record import facts_of
-from qwisp.facts.replay import FlatBytes
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Ask
 from qwisp.scheduling.drive import drive
-from qwisp.scheduling.layout import parse_layout
+from qwisp.scheduling.layout import RowBytes, parse_layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.wrappers import Recorded, Stepwise
@@ -26,7 +25,7 @@ from qwisp.spec.catalog import load_model
 from qwisp.trace.read import read_trace
 from qwisp.units import GIB
 
-SIZE = FlatBytes(1, 20)
+SIZE = RowBytes(1, 20)
 STEP = 64
 LAYOUTS = (
     "2500,1500x2,800x3",

@@ -72,14 +72,7 @@ def _burst(prefix_bytes):
     prompt_tokens, rows = 30778, 30795
     keys = tuple(range(1, -(-prompt_tokens // 512) + 1))
     requests = tuple(Request(i, i * 1_500_000, prompt_tokens, 17, None, keys) for i in range(3))
-    layout = Layout(
-        text="3 windows",
-        kind="whole_window",
-        contexts=(rows,) * 3,
-        lanes=3,
-        cut="first_free",
-        context_tokens=rows,
-    )
+    layout = Layout.windows(3, rows)
     return replay(
         Trace(name="burst", requests=requests, source="generated"),
         layout,
