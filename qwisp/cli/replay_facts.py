@@ -11,7 +11,8 @@ from qwisp.cli import output
 from qwisp.cost import load_cost
 from qwisp.errors import BadInput
 from qwisp.facts.file import FactsHeader, read_facts
-from qwisp.facts.replay import READ_KEYS, FactsReplay, replay_facts
+from qwisp.facts.header import READ_KEYS
+from qwisp.facts.replay import FactsReplay, replay_facts
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.spec.catalog import load_model
 from qwisp.spec.machine import load_machine

@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qwisp.errors import BadTrace
+from qwisp.errors import BadInput, BadTrace
 from qwisp.trace.clock_text import NS_PER_S, scaled_ns
 from qwisp.trace.collect import BadCell
 from qwisp.trace.json_lines import objects, prefix_ids, whole
@@ -39,6 +39,25 @@ class FactsHeader(NamedTuple):
     budget_tokens: int
     order: str
     extra: tuple[tuple[str, Any], ...] = ()
+
+    def whole(self, key: str, default: int | None = None) -> int | None:
+        """Return a further key as a whole number, or the default. Raises `BadTrace`."""
+        value = dict(self.extra).get(key, default)
+        if value is not default and (type(value) is not int or not 0 <= value < 2**63):
+            raise self.bad(key, value, "a whole number from 0 to 2^63 - 1")
+        return value
+
+    def text(self, key: str, default: str | None = None) -> str | None:
+        """Return a further key as text, or the default. Raises `BadTrace`."""
+        value = dict(self.extra).get(key, default)
+        if value is not default and type(value) is not str:
+            raise self.bad(key, value, "text")
+        return value
+
+    def bad(self, key: str, value: object, what: str) -> BadTrace:
+        """Return the error for a key that is not `what`."""
+        said = f"facts: line 1, column {key}: {str(value)[:40]!r} is not {what}"
+        return BadTrace(said, "correct the header", 1, key)
 
 
 class AskRecord(NamedTuple):
@@ -208,6 +227,14 @@ def _time_ns(value: object) -> int:
         return scaled_ns(value)  # type: ignore[arg-type]
     except ValueError as error:
         raise BadCell("time_s", str(error)) from None
+
+
+def write_facts(path: str | Path, header: FactsHeader, records: Iterable[FactRecord]) -> None:
+    """Write a facts file; `read_facts` reads it back, equal. Raises `BadInput`."""
+    try:
+        Path(path).write_text("".join(facts_lines(header, records)), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}", "give another path") from None
 
 
 def facts_lines(header: FactsHeader, records: Iterable[FactRecord]) -> Iterable[str]:

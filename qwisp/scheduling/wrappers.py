@@ -1,8 +1,8 @@
-"""Executors around an executor: one step at a time, one failing operation, everything recorded."""
+"""Executors around an executor: one step at a time, failing where told to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from qwisp.scheduling.contract import End, Executor, Fact, Grant, Outcome, Round
 
@@ -79,22 +79,6 @@ class Faulty(Wrapper):
         return _joined(round, before, run_without(self.inner, rest, failed))
 
 
-class Failing(Wrapper):
-    """Replays recorded failures: `{round index: [(position, reason)]}`."""
-
-    def __init__(self, inner: Executor, failed: Mapping[int, list[tuple[int, str]]]) -> None:
-        super().__init__(inner)
-        self._failed = failed
-        self._indices = sorted(failed)
-
-    def run(self, round: Round) -> Outcome:
-        """Run up to the next recorded failure, or the round in which it happened."""
-        if round.index in self._failed:
-            return run_without(self.inner, round, self._failed[round.index])
-        ahead = [index - round.index for index in self._indices if index > round.index]
-        return self.inner.run(round._replace(repeat=min([round.repeat, *ahead])))
-
-
 def later(round: Round, repeats: int) -> Round:
     """Return what is left of a repeated round after `repeats` of it, grants further down.
 
@@ -151,52 +135,6 @@ def run_without(
         stopped=tuple(i for i in outcome.stopped if i not in dead_from),
         failed=tuple(sorted([*failed, *also])),
     )
-
-
-class Recorded(Wrapper):
-    """Keeps every fact of a run with its round index and time, ready to be replayed.
-
-    `stops`, `fails` and `extras` (decoders that did not yield one token a round: the difference)
-    hold `(round, time_s, ...)`; `failed_ops` names the operations of `fails` by kind and id, since
-    positions shift when a refusal is told in another round. `clock` returns seconds; None writes
-    zeros.
-    """
-
-    def __init__(self, inner: Executor, clock: Callable[[], float] | None = None) -> None:
-        super().__init__(inner)
-        self._clock = clock or (lambda: 0.0)
-        self.facts_seen: list[tuple[float, Fact]] = []
-        self.stops: list[tuple[int, float, int]] = []
-        self.fails: list[tuple[int, float, int, str]] = []
-        self.failed_ops: list[tuple[str, int]] = []
-        self.extras: list[tuple[int, float, int, int]] = []
-        self.num_runs = 0
-        self.num_rounds = 0
-
-    def facts(self, round_index: int) -> list[Fact]:
-        """Return the inner facts and keep them."""
-        found = self.inner.facts(round_index)
-        now_s = self._clock()
-        self.facts_seen.extend((now_s, fact) for fact in found)
-        return found
-
-    def run(self, round: Round) -> Outcome:
-        """Run the round and keep what the scheduler could not have known."""
-        outcome = self.inner.run(round)
-        index, now_s = round.index + outcome.rounds - 1, self._clock()
-        self.num_runs += 1
-        self.num_rounds += outcome.rounds
-        self.stops.extend((index, now_s, request_id) for request_id in outcome.stopped)
-        self.fails.extend((index, now_s, at, reason) for at, reason in outcome.failed)
-        lost = [named(round, at) for at, _ in outcome.failed]
-        self.failed_ops.extend(lost)
-        self.extras.extend(
-            (index, now_s, request_id, num_tokens - outcome.rounds)
-            for request_id, num_tokens in outcome.produced
-            # Of a stream that failed, silence would say that it got none in the last round.
-            if num_tokens != outcome.rounds or ("decode", request_id) in lost
-        )
-        return outcome
 
 
 def named(round: Round, position: int) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from qwisp.cost import load_cost
 from qwisp.engine.arena import Arena
 from qwisp.engine.build import arena_plan
 from qwisp.engine.clients import Reply, Request, Script
@@ -20,14 +21,18 @@ from qwisp.engine.random_weights import random_weights
 from qwisp.engine.sampling import Sampling
 from qwisp.engine.step import Context, Tap, no_tap
 from qwisp.engine.tiny import tiny_config
+from qwisp.facts.file import FactRecord
+from qwisp.facts.record import Recorded, facts_of
+from qwisp.facts.replay import replay_records
 from qwisp.memory.session_bytes import SessionBytes
-from qwisp.scheduling.contract import Executor, Round
+from qwisp.scheduling.contract import Executor, LogEntry, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
-from qwisp.scheduling.wrappers import Recorded, Wrapper
+from qwisp.scheduling.wrappers import Wrapper
+from qwisp.sim.cost_executor import CostExecutor
 from qwisp.spec.model import ModelSpec
 
 CHUNK = 64
@@ -122,6 +127,24 @@ def run(
     drive(scheduler, watch)
     scheduler.check()
     return Ran(scheduler, recorded, script.replies, watch.rounds, executor)
+
+
+def replayed(
+    ran: Ran, records: Iterable[FactRecord] | None = None, *, stepwise: bool = False
+) -> list[LogEntry]:
+    """Return what a fresh scheduler decides on a run's facts while the simulator goes along."""
+    space = ran.scheduler.space
+    clock = CostExecutor([], load_cost("qwen3.6-35b-a3b", "m1-max-64gb"), space.size)
+    again = replay_records(
+        facts_of(ran.recorded) if records is None else records,
+        space.layout,
+        space.size,
+        ran.scheduler.settings,
+        clock=clock,
+        stepwise=stepwise,
+    )
+    again.check()
+    return again.log
 
 
 def prompts(lengths: Iterable[int], seed: int = 0, **sampling: float) -> dict[int, Request]:

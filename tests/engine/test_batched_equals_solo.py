@@ -25,8 +25,7 @@ from qwisp.scheduling.settings import Settings
 from qwisp.spec.model import ModelSpec
 
 from .pairwise import covering_array, covers
-from .replaying import Facts, replay
-from .runs import CHUNK, Ran, run, sized, tiny_decoder
+from .runs import CHUNK, Ran, replayed, run, sized, tiny_decoder
 
 pytestmark = pytest.mark.mlx
 
@@ -87,7 +86,7 @@ def layout_of(name: str, lanes: int, model: str) -> Layout:
     return Layout.free(budget, 300, lanes=lanes)
 
 
-def run_case(case: dict, seed: int) -> tuple[Ran, HostileOps | Ops, Layout, Settings]:
+def run_case(case: dict, seed: int) -> tuple[Ran, HostileOps | Ops]:
     rng = np.random.default_rng(seed)
     ids = range(case["lanes"])
     layout = layout_of(case["layout"], case["lanes"], case["model"])
@@ -108,7 +107,7 @@ def run_case(case: dict, seed: int) -> tuple[Ran, HostileOps | Ops, Layout, Sett
         ahead=case["ahead"],
         poisons=case["poisons"],
     )
-    return r, ops, layout, settings
+    return r, ops
 
 
 def test_the_array_covers_all_pairs():
@@ -122,7 +121,7 @@ def test_company_changes_no_bit(n):
 
 def check(case: dict, seed: int) -> None:
     """Assert that every reply of a case has its solo bits, and that the facts replay equal."""
-    r, ops, layout, settings = run_case(case, seed)
+    r, ops = run_case(case, seed)
     for i, reply in r.replies.items():
         tokens, logits = solo(i, case["model"], case["dtype"], case["kernels"], case["draws"])
         got = np.stack(reply.logits) if reply.logits else logits[:0]
@@ -137,8 +136,7 @@ def check(case: dict, seed: int) -> None:
         has_experts = not all(isinstance(block.ffn, DenseFfn) for block in blocks)
         expected = {"products", *BLOCK_SHIMS} | ({"experts", "sorting"} if has_experts else set())
         assert used == expected & ops.shims
-    size = SessionBytes(ModelSpec.from_config(tiny_config(case["model"])), None, CHUNK)
-    assert replay(Facts.of(r.recorded), layout, size, settings) == r.scheduler.log
+    assert replayed(r) == r.scheduler.log
 
 
 def test_layouts_do_what_they_are_for():

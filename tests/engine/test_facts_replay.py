@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import lru_cache
 
 import pytest
 
 from qwisp.engine.clients import Request
-from qwisp.engine.tiny import tiny_config
-from qwisp.memory.session_bytes import SessionBytes
+from qwisp.errors import BadInput
+from qwisp.facts.file import (
+    AskRecord,
+    CancelRecord,
+    ExtraRecord,
+    FactRecord,
+    FailRecord,
+    StopRecord,
+)
+from qwisp.facts.record import facts_of
 from qwisp.scheduling.contract import Executor, Grant, Move, Round
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Faulty
-from qwisp.spec.model import ModelSpec
 
-from .replaying import Facts, replay
-from .runs import CHUNK, Ran, prompts, run, sized
+from .runs import CHUNK, Ran, prompts, replayed, run, sized
 
 pytestmark = pytest.mark.mlx
 
@@ -58,10 +63,6 @@ def the_run(ahead: int) -> Ran:
 ran = lru_cache(the_run)
 
 
-def size() -> SessionBytes:
-    return SessionBytes(ModelSpec.from_config(tiny_config("hybrid")), None, CHUNK)
-
-
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_the_run_holds_every_kind_of_event(ahead):
     r = ran(ahead)
@@ -69,9 +70,14 @@ def test_the_run_holds_every_kind_of_event(ahead):
     assert kinds["Move"] >= 1
     assert kinds["Pause"] >= 1
     assert kinds["Resume"] >= 1
-    assert len(r.recorded.stops) == 1
-    assert len(r.recorded.fails) == 1
-    assert sum(fact.cancel is not None for _, fact in r.recorded.facts_seen) == 1
+    facts = Counter(type(record) for record in facts_of(r.recorded))
+    assert facts == {
+        AskRecord: len(LENGTHS),
+        CancelRecord: 1,
+        StopRecord: 1,
+        FailRecord: 1,
+        **({ExtraRecord: 1} if ahead else {}),
+    }
     assert len(r.replies[1].tokens) < MAX_NEW[1]
     assert r.scheduler.counts["submitted"] == len(LENGTHS)
     assert max(round.repeat for round in r.rounds) > 1
@@ -81,38 +87,41 @@ def test_the_run_holds_every_kind_of_event(ahead):
 @pytest.mark.parametrize("stepwise", [False, True])
 def test_facts_replay_to_the_same_log_through_the_simulator(ahead, stepwise):
     r = ran(ahead)
-    log = replay(Facts.of(r.recorded), LAYOUT, size(), SETTINGS, stepwise=stepwise)
-    assert log == r.scheduler.log
+    assert replayed(r, stepwise=stepwise) == r.scheduler.log
 
 
 def test_a_stop_found_by_a_step_issued_ahead_is_one_round_late_and_adds_no_token():
     exact, ahead = ran(0), ran(1)
-    assert ahead.recorded.extras == [(ahead.recorded.stops[0][0], 0.0, 1, -1)]
-    assert ahead.recorded.stops[0][0] == exact.recorded.stops[0][0] + 1
+    (stop,) = (record for record in exact.recorded.records if isinstance(record, StopRecord))
+    late = stop.round + 1
+    assert ExtraRecord(late, 0, 1, -1) in ahead.recorded.records
+    assert StopRecord(late, 0, 1) in ahead.recorded.records
     assert ahead.replies[1].tokens == exact.replies[1].tokens
 
 
-def _moved_later(facts: Facts, n: int) -> Facts:
-    changed = list(facts.facts)
-    changed[n] = changed[n]._replace(round=changed[n].round + 1)
-    return replace(facts, facts=tuple(changed))
-
-
-def mutations(facts: Facts) -> dict[str, Facts]:
-    ask = next(n for n, fact in enumerate(facts.facts) if fact.ask and fact.round > 0)
-    cancel = next(n for n, fact in enumerate(facts.facts) if fact.cancel is not None)
-    longer = list(facts.facts)
-    longer[ask] = longer[ask]._replace(ask=longer[ask].ask._replace(prompt_tokens=95))
-    (stop, who), (failed, at, why) = facts.stops[0], facts.fails[0]
-    return {
-        "ask later": _moved_later(facts, ask),
-        "ask longer": replace(facts, facts=tuple(longer)),
-        "cancel later": _moved_later(facts, cancel),
-        "stop earlier": replace(facts, stops=((stop - 1, who),)),
-        "failure of another reason": replace(facts, fails=((failed, at, f"not {why}"),)),
-        "failure forgotten": replace(facts, fails=()),
-        "extra forgotten": replace(facts, extras=()),
+def changed(records: tuple[FactRecord, ...], kind: str) -> list[FactRecord]:
+    """The facts with one changed, by name: `ask later`, `extra forgotten`."""
+    name, _, change = kind.partition(" ")
+    record = next(r for r in records if type(r) is KINDS[name] and r.round > 0)
+    others = [r for r in records if r is not record]
+    if change == "forgotten":
+        return others
+    how = {
+        "later": {"round": record.round + 1},
+        "earlier": {"round": record.round - 1},
+        "longer": {"prompt_tokens": 95},
+        "of another reason": {"reason": "another"},
     }
+    return sorted([*others, record._replace(**how[change])], key=lambda r: r.round)
+
+
+KINDS = {
+    "ask": AskRecord,
+    "cancel": CancelRecord,
+    "stop": StopRecord,
+    "fail": FailRecord,
+    "extra": ExtraRecord,
+}
 
 
 @pytest.mark.parametrize(
@@ -122,14 +131,17 @@ def mutations(facts: Facts) -> dict[str, Facts]:
         "ask longer",
         "cancel later",
         "stop earlier",
-        "failure of another reason",
-        "failure forgotten",
+        "fail of another reason",
+        "fail forgotten",
         "extra forgotten",
     ],
 )
-def test_a_mutated_fact_breaks_the_equality(kind):
+def test_a_changed_fact_breaks_the_equality(kind):
     r = ran(1)
-    log = replay(mutations(Facts.of(r.recorded))[kind], LAYOUT, size(), SETTINGS)
+    try:
+        log = replayed(r, changed(facts_of(r.recorded), kind))
+    except BadInput as error:
+        log = error.what
     assert log != r.scheduler.log
 
 

@@ -7,15 +7,11 @@ import pytest
 
 from qwisp.engine.clients import Request
 from qwisp.engine.sampling import Sampling
-from qwisp.engine.tiny import tiny_config
-from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import End, Executor, Round
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Faulty
-from qwisp.spec.model import ModelSpec
 
-from .replaying import Facts, replay
-from .runs import CHUNK, run, sized
+from .runs import CHUNK, replayed, run, sized
 from .test_batched_equals_solo import make_ops
 
 pytestmark = pytest.mark.mlx
@@ -60,12 +56,11 @@ def test_survivors_of_a_random_schedule_equal_solo(seed):
 
         return Faulty(inner, fails)
 
-    layout = sized(contexts)
     r = run(
         name,
         requests,
         max_new,
-        layout=layout,
+        layout=sized(contexts),
         arrivals=arrivals,
         cancels=cancels,
         settings=settings,
@@ -87,5 +82,4 @@ def test_survivors_of_a_random_schedule_equal_solo(seed):
         assert reply.tokens == solo.tokens[: len(reply.tokens)]
         if reply.end.outcome == "finished":
             assert reply.tokens == solo.tokens
-    size = SessionBytes(ModelSpec.from_config(tiny_config(name)), None, CHUNK)
-    assert replay(Facts.of(r.recorded), layout, size, settings) == r.scheduler.log
+    assert replayed(r) == r.scheduler.log

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from random import Random
 
 import pytest
@@ -21,8 +22,10 @@ from qwisp.facts.file import (
     StopRecord,
     facts_lines,
     parse_facts,
+    write_facts,
 )
-from qwisp.facts.record import facts_of, header_of, write_facts
+from qwisp.facts.header import READ_KEYS, header_of, recorded_settings
+from qwisp.facts.record import Recorded, facts_of
 from qwisp.facts.replay import replay_facts
 from qwisp.scheduling.contract import Ask, Move, Resume, Round
 from qwisp.scheduling.drive import drive
@@ -30,7 +33,7 @@ from qwisp.scheduling.layout import Layout, parse_layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
-from qwisp.scheduling.wrappers import Faulty, Recorded, Stepwise
+from qwisp.scheduling.wrappers import Faulty, Stepwise
 from qwisp.sim.cost_executor import CostExecutor
 from qwisp.testing import RowBytes, ScriptedRequest, ToyEngine
 
@@ -264,6 +267,52 @@ def test_a_header_says_what_is_missing_or_wrong() -> None:
         replay_facts((FactsHeader("40", 10**15, 8, 64, "fcfs"), ()))
     with pytest.raises(BadInput, match="order 'none' is not known"):
         replay_facts((FactsHeader("40", 2, 8, 64, "none"), ()))
+
+
+@pytest.mark.parametrize("key", [*sorted(READ_KEYS), "grow_tokens"])
+def test_the_keys_called_read_are_those_whose_value_matters(key: str) -> None:
+    """A value of no kind is an error under each of them, and nothing under any other."""
+    header = {"row_bytes": 10, "prefix_bytes": 1} | {key: [key]}
+    if key == "grow_tokens":
+        assert replay_of(ASK, layout="per_request:1000", **header).log
+        return
+    with pytest.raises(BadTrace, match=f"line 1, column {key}: "):
+        replay_of(ASK, layout="per_request:1000", **header)
+
+
+def test_every_setting_of_a_run_comes_back_from_its_header() -> None:
+    """All of them other than the default, so that one left out would be seen."""
+    settings = Settings(
+        order="sjf",
+        max_passed=3,
+        step_tokens=2,
+        grow_tokens=5,
+        gen_cap_tokens=7,
+        budget_tokens=0,
+        chunk_tokens=64,
+        chunk_rule="ceil",
+        prefix_bytes=9,
+        prefix_step_tokens=11,
+        boundary_tokens=13,
+        min_shared_tokens=17,
+    )
+    default = asdict(Settings())
+    assert all(value != default[name] for name, value in asdict(settings).items())
+    header = header_of(LAYOUT, settings, SIZE)
+    assert recorded_settings(header) == settings
+    assert dict(header.extra).keys() <= READ_KEYS
+
+
+def test_a_header_spells_its_keys_as_files_always_did() -> None:
+    """Written by the version before settings were spelled in one place."""
+    header = header_of(LAYOUT, replace(SETTINGS, prefix_bytes=500), SIZE)
+    assert next(iter(facts_lines(header, []))) == (
+        '{"schema": "qwisp-facts-1", "layout": "24x3,48", "W": 5, "C": 4, "budget": 8, '
+        '"order": "first_fit", "boundary": 512, "chunk_rule": "aligned", "context": 96, '
+        '"cut": "smallest_fit", "fixed_bytes": 0, "gen_cap": 16384, "grow": 4, "max_passed": 64, '
+        '"min_shared": 1024, "model_context": 96, "prefix_bytes": 500, "prefix_step": 512, '
+        '"row_bytes": 1, "step_tokens": 3}\n'
+    )
 
 
 def test_without_a_digest_there_is_nothing_to_compare_with() -> None:

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qwisp.facts.executor import FactsExecutor
-from qwisp.facts.record import facts_of
+from qwisp.facts.record import Recorded, facts_of
+from qwisp.facts.replay import replay_records
 from qwisp.scheduling.contract import Fact, Round
-from qwisp.scheduling.drive import deliver, drive
+from qwisp.scheduling.drive import deliver
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
-from qwisp.scheduling.wrappers import Faulty, Recorded
+from qwisp.scheduling.wrappers import Faulty
 from qwisp.testing import ScriptedRequest, ToyEngine, solo_reply
 
 from .books import SIZE, Books
@@ -103,7 +103,7 @@ class Machine:
             request = request._replace(prefix=prefix)
         self.engine.expect(request)
         fact = Fact(index, ask=request.ask)
-        self.recorded.facts_seen.append((0.0, fact))
+        self.recorded.keep([fact])
         refused = self.scheduler.counts["refused"]
         deliver(self.scheduler, [fact])
         self.books.asked(request, self.scheduler.counts["refused"] - refused)
@@ -112,7 +112,7 @@ class Machine:
     def cancel(self) -> None:
         number = self.rng.randrange(len(self.books.requests) + 1)
         fact = Fact(self.scheduler.index, cancel=number)
-        self.recorded.facts_seen.append((0.0, fact))
+        self.recorded.keep([fact])
         was_live = number in self.scheduler.live
         deliver(self.scheduler, [fact])
         assert number not in self.scheduler.live
@@ -164,9 +164,7 @@ class Machine:
         self.same_facts_give_the_same_log()
 
     def same_facts_give_the_same_log(self) -> None:
-        again = Scheduler(RowSpace(self.layout, SIZE), self.settings)
-        records = facts_of(self.recorded)
-        drive(again, FactsExecutor(records, step_tokens=self.settings.step_tokens))
+        again = replay_records(facts_of(self.recorded), self.layout, SIZE, self.settings)
         assert again.log == self.scheduler.log
 
 

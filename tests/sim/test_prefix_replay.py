@@ -8,15 +8,15 @@ from random import Random
 import pytest
 
 from qwisp.cost import CostModel, load_cost
-from qwisp.facts.executor import FactsExecutor
-from qwisp.facts.record import facts_of
+from qwisp.facts.record import Recorded, facts_of
+from qwisp.facts.replay import replay_records
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Ask
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import RowBytes, parse_layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
-from qwisp.scheduling.wrappers import Recorded, Stepwise
+from qwisp.scheduling.wrappers import Stepwise
 from qwisp.sim.block_lru import block_lru
 from qwisp.sim.cost_executor import CostExecutor
 from qwisp.sim.record import RequestRecord
@@ -123,8 +123,8 @@ def test_the_facts_alone_give_the_same_log_and_the_runs_hold_what_they_should() 
     seen: Counter[str] = Counter()
     for seed in range(SEEDS):
         scheduler, _, recorded = run_seed(seed, stepwise=False)
-        again = Scheduler(RowSpace(scheduler.space.layout, SIZE), scheduler.settings)
-        drive(again, FactsExecutor(facts_of(recorded)))
+        layout, settings = scheduler.space.layout, scheduler.settings
+        again = replay_records(facts_of(recorded), layout, SIZE, settings)
         assert again.log == scheduler.log, seed
         seen.update(entry.kind for entry in scheduler.log)
         seen.update(entry.detail[0] for entry in scheduler.log if entry.kind == "wait")
