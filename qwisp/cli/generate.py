@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import datetime
+import os
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from qwisp.cli import output
 from qwisp.errors import BadInput
+
+if TYPE_CHECKING:
+    from qwisp.scheduling.contract import Executor
 
 LONG_PROMPT_TOKENS = 512
 
@@ -32,6 +37,11 @@ LONG_PROMPT_TOKENS = 512
 @click.option("--order", default="fcfs", show_default=True, help="fcfs, first_fit, sjf or a .py.")
 @click.option("--chunk", type=int, help="Rows of a prefill window. [default: 256; 64 on a CPU]")
 @click.option("--dtype", help="float32, bfloat16 or float16; the model's own if not given.")
+@click.option(
+    "--facts",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what happened to this file, for qwisp replay --facts.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document at the end.")
 def command(
     model: str,
@@ -46,6 +56,7 @@ def command(
     order: str,
     chunk: int | None,
     dtype: str | None,
+    facts: Path | None,
     as_json: bool,
 ) -> None:
     """Generate text with the lane engine.
@@ -53,10 +64,13 @@ def command(
     One prompt streams as it is generated; several run side by side, each with the bits it would
     have alone, and print in order.
     """
+    if facts is not None and not os.access(facts.parent, os.W_OK):
+        raise BadInput(f"cannot write {facts}: no such folder to write to", "give another path")
     from qwisp.engine.clients import Request
     from qwisp.engine.generate import default_chunk, generate, tokenizer_of
     from qwisp.engine.loading import load_model
     from qwisp.engine.sampling import Sampling
+    from qwisp.facts.record import Recorded, write_run
 
     if bool(prompts) == bool(ids):
         raise BadInput("neither --prompt nor --tokens, or both", "give one of the two")
@@ -73,6 +87,12 @@ def command(
     requests = [Request(prompt=p, sampling=rule, stop_tokens=stop) for p in asked]
     view = _View(tokenizer, stop, streams=len(requests) == 1 and not as_json)
     begin = time.perf_counter()
+    recorders: list[Recorded] = []
+
+    def record(executor: Executor) -> Executor:
+        recorders.append(Recorded(executor, lambda: time.perf_counter() - begin))
+        return recorders[-1]
+
     with ExitStack() as stack:
         view.show_prefill(stack, asked)
         replies, engine = generate(
@@ -84,8 +104,12 @@ def command(
             order=order,
             on_token=view.token,
             on_prefill=view.prefill,
+            wrap=record,
         )
     seconds = time.perf_counter() - begin
+    if facts is not None:
+        write_run(facts, recorders[0], engine.scheduler)
+        click.echo(f"wrote {facts}; next: qwisp replay --facts {facts}", err=True)
     rows = [view.row(i, asked[i], reply) for i, reply in enumerate(replies)]
     if as_json:
         admitted = [entry.id for entry in engine.scheduler.log if entry.kind == "admit"]

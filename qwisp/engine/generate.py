@@ -78,12 +78,13 @@ def generate(
     order: str = "fcfs",
     on_token: OnToken = _no_token,
     on_prefill: OnPrefill = _no_prefill,
+    wrap: Callable[[Executor], Executor] = lambda executor: executor,
 ) -> tuple[list[Reply], Engine]:
     """Return the replies in order, and the engine that made them.
 
     At most `lanes` run at once, admitted by `order` (a name, or the path of one's own).
     `on_token(i, token)` hears every token as it comes, `on_prefill(i, done, total)` how far a
-    prompt is. Raises `BadInput` for what does not fit.
+    prompt is; `wrap` puts a wrapper around the executor. Raises `BadInput` for what does not fit.
     """
     _check(model, requests, max_new, lanes)
     longest = max(len(request.prompt) for request in requests)
@@ -103,7 +104,7 @@ def generate(
     _check_memory(model, context, count, chunk_tokens)
     engine = open_engine(model, layout, script, settings)
     totals = {i: len(request.prompt) for i, request in named.items()}
-    drive(engine.scheduler, _Prefilling(engine.executor, totals, on_prefill))
+    drive(engine.scheduler, _Prefilling(wrap(engine.executor), totals, on_prefill))
     return [script.replies[i] for i in named], engine
 
 

@@ -11,7 +11,15 @@ from typing import Any
 from qwisp.errors import BadInput
 from qwisp.facts.file import FactsHeader
 from qwisp.scheduling.contract import LogEntry
-from qwisp.scheduling.layout import MAX_SESSIONS, Layout, RowBytes, SessionSize, parse_layout
+from qwisp.scheduling.layout import (
+    MARGIN_ROWS,
+    MAX_SESSIONS,
+    Layout,
+    RowBytes,
+    SessionSize,
+    parse_layout,
+    parse_sessions,
+)
 from qwisp.scheduling.settings import Settings
 
 # Files call a setting by the name of its field, but these by shorter ones.
@@ -51,7 +59,17 @@ def header_of(
     """Return the header under which a run of these settings can be replayed.
 
     `log` adds the digest of its decisions, so that the file alone tells whether a replay is equal.
+    Raises `BadInput` for sessions that a header cannot say.
     """
+    text = layout.text
+    if layout.kind == "sized" and (
+        layout.margin_rows != MARGIN_ROWS or parse_sessions(text) != layout.contexts[1:]
+    ):
+        raise BadInput(
+            f"a header cannot say the sessions {text} with {layout.margin_rows} rows of margin",
+            f"use {MARGIN_ROWS} rows, and the list beside the engine's own session, as "
+            "parse_layout does; or keep the layout and replay with replay_records",
+        )
     extra: dict[str, Any] = {
         key: getattr(settings, name)
         for name, key in SETTING_KEYS.items()
@@ -62,7 +80,6 @@ def header_of(
         "model_context": layout.context_tokens,
         "cut": layout.cut,
     }
-    text = layout.text
     if layout.kind == "whole_window":
         text = f"whole_window:{len(layout.contexts)}"
     if layout.kind == "fixed_arena":

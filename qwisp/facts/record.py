@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
 
 from qwisp.errors import BadInput
 from qwisp.facts.file import (
@@ -13,8 +15,11 @@ from qwisp.facts.file import (
     FactRecord,
     FailRecord,
     StopRecord,
+    write_facts,
 )
+from qwisp.facts.header import header_of
 from qwisp.scheduling.contract import Executor, Fact, Outcome, Round
+from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.wrappers import Wrapper, named
 from qwisp.trace.clock_text import NS_PER_S
 
@@ -74,6 +79,17 @@ class Recorded(Wrapper):
 
     def _now_ns(self) -> int:
         return max(0, round(self._clock() * NS_PER_S))
+
+
+def write_run(path: str | Path, recorded: Recorded, scheduler: Scheduler) -> None:
+    """Write the facts of a finished run, and the digest of its decisions, for `replay_facts`.
+
+    Raises `BadInput` for a path that cannot be written and sessions that a header cannot say.
+    """
+    space = scheduler.space
+    layout = replace(space.layout, cut=space.cut)
+    header = header_of(layout, scheduler.settings, space.size, log=scheduler.log)
+    write_facts(path, header, facts_of(recorded))
 
 
 def facts_of(recorded: Recorded) -> tuple[FactRecord, ...]:

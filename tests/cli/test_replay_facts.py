@@ -9,9 +9,7 @@ import pytest
 
 from qwisp.cli import main
 from qwisp.errors import BadInput
-from qwisp.facts.file import write_facts
-from qwisp.facts.header import header_of
-from qwisp.facts.record import Recorded, facts_of
+from qwisp.facts.record import Recorded, write_run
 from qwisp.facts.replay import replay_facts
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import parse_layout
@@ -37,7 +35,7 @@ def recorded(tmp_path: Path) -> tuple[Path, Scheduler]:
     scheduler = Scheduler(space, SETTINGS)
     drive(scheduler, run)
     path = tmp_path / "run.jsonl"
-    write_facts(path, header_of(layout, SETTINGS, size, log=scheduler.log), facts_of(run))
+    write_run(path, run, scheduler)
     return path, scheduler
 
 

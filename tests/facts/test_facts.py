@@ -24,7 +24,7 @@ from qwisp.facts.file import (
     parse_facts,
     write_facts,
 )
-from qwisp.facts.header import READ_KEYS, header_of, recorded_settings
+from qwisp.facts.header import READ_KEYS, header_of, recorded_layout, recorded_settings
 from qwisp.facts.record import Recorded, facts_of
 from qwisp.facts.replay import replay_facts
 from qwisp.scheduling.contract import Ask, Move, Resume, Round
@@ -301,6 +301,16 @@ def test_every_setting_of_a_run_comes_back_from_its_header() -> None:
     header = header_of(LAYOUT, settings, SIZE)
     assert recorded_settings(header) == settings
     assert dict(header.extra).keys() <= READ_KEYS
+
+
+@pytest.mark.parametrize("contexts", [(96, 24, 24), (96,)])
+def test_sessions_that_a_header_cannot_say_are_refused_not_written_wrong(contexts: tuple) -> None:
+    """Their text read back would add the engine's own session, or another margin."""
+    for layout in (Layout.sessions(*contexts), Layout.sessions(*contexts, margin_rows=32)):
+        with pytest.raises(BadInput, match="a header cannot say the sessions 96"):
+            header_of(layout, SETTINGS, SIZE)
+    said = Layout.sessions(96, 24, 24, margin_rows=32, text="24x2")
+    assert recorded_layout(header_of(said, SETTINGS, SIZE), SIZE)[0] == said
 
 
 def test_a_header_spells_its_keys_as_files_always_did() -> None:
