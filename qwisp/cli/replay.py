@@ -152,9 +152,8 @@ def _say_infeasible(q: Question, layout: Layout, size: SessionBytes, output_form
 
 def _refusals(run: Run) -> list[str]:
     """Return what was refused for what, and what the last of each would have needed."""
-    if not run.counts["refused"]:
-        return []  # a log of a hundred thousand entries need not be sorted for that
-    last = {e.detail[0].split(": ")[0]: e.detail for e in run.log if e.kind == "refused"}
+    refusals = (entry.what for entry in run.scheduler.decided("refused"))
+    last = {refused.reason.split(": ")[0]: refused for refused in refusals}
     lines = []
     for binding, count in run.summary.refusals_by_binding.items():
         reason, offer = last[binding]

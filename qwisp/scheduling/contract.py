@@ -7,7 +7,7 @@ the scheduler has round indices.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 Ending = Literal["finished", "refused", "failed", "cancelled"]
 
@@ -206,10 +206,81 @@ class Executor(Protocol):
         """Release everything."""
 
 
+class Arrived(NamedTuple):
+    """`arrive`: all that is known of a request."""
+
+    prompt_tokens: int
+    max_new: int | None
+
+
+class Refused(NamedTuple):
+    """`refused`, as in `Refusal`."""
+
+    reason: str
+    counter_offer: str
+
+
+class Waited(NamedTuple):
+    """`wait`: what the head of the line waits for."""
+
+    resource: str
+
+
+class Admitted(NamedTuple):
+    """`admit`: where, what it had waited for ("" if it did not), how many later ones went first."""
+
+    slot: int
+    start_row: int
+    waited_for: str
+    passed: int
+
+
+class Seated(NamedTuple):
+    """`move` and `resume`: where to; `pause`: where it stays."""
+
+    slot: int
+
+
+class Copied(NamedTuple):
+    """`capture` and `restore`: how much of the prompt."""
+
+    num_tokens: int
+
+
+class Joined(NamedTuple):
+    """`decode`: its prefill is complete."""
+
+
+class Over(NamedTuple):
+    """`finished`, `failed` and `cancelled`: why, and how many tokens its reply has."""
+
+    reason: str
+    num_tokens: int
+
+
+DETAILS: dict[str, type] = {
+    "arrive": Arrived,
+    "refused": Refused,
+    "wait": Waited,
+    "admit": Admitted,
+    "move": Seated,
+    "resume": Seated,
+    "pause": Seated,
+    "capture": Copied,
+    "restore": Copied,
+    "decode": Joined,
+    "finished": Over,
+    "failed": Over,
+    "cancelled": Over,
+}
+"""What the log tells of each kind of decision, in the order of `LogEntry.detail`."""
+
+
 class LogEntry(NamedTuple):
     """A decision that changed something, keyed by the round it was made in.
 
     `phase`: 0 arrivals and cancels, 1 the plan, 2 the settlement. Entries sort by (round, phase).
+    `detail` holds plain values, as files keep them; `what` has them by name.
     """
 
     round: int
@@ -217,3 +288,8 @@ class LogEntry(NamedTuple):
     kind: str
     id: int
     detail: tuple = ()
+
+    @property
+    def what(self) -> Any:
+        """The detail as the kind's tuple of `DETAILS`: `entry.what.slot` of an `admit`."""
+        return make(DETAILS[self.kind], self.detail)

@@ -38,6 +38,7 @@ from qwisp.scheduling.waiting import WaitingLine
 from qwisp.scheduling.why import explain
 
 ARRIVALS, PLAN, SETTLE = range(3)
+_KIND = LogEntry._fields.index("kind")
 
 
 class Scheduler:
@@ -352,7 +353,11 @@ class Scheduler:
     @property
     def log(self) -> list[LogEntry]:
         """Every decision that changed something, by (round, phase)."""
-        return [LogEntry(*entry) for entry in sorted(self._log, key=_when)]
+        return [make(LogEntry, entry) for entry in sorted(self._log, key=_when)]
+
+    def decided(self, kind: str) -> list[LogEntry]:
+        """Return the decisions of a kind as they were made; the whole log need not be sorted."""
+        return [make(LogEntry, entry) for entry in self._log if entry[_KIND] == kind]
 
     def why(self, request_id: int) -> Binding:
         """Return what a live request waits for and the smallest change that would help it."""

@@ -33,14 +33,13 @@ def prefix_use(run: Run) -> PrefixUse | None:
     if prefixes is None:
         return None
     store = prefixes.store
-    kinds = [entry[2] for entry in run.scheduler._log]
     return PrefixUse(
         limit_bytes=run.settings.prefix_bytes,
         shared_bytes=store.used["shared"],
         conversation_bytes=store.used["conversation"],
         entries=len(store),
-        captures=kinds.count("capture"),
-        restores=kinds.count("restore"),
+        captures=len(run.scheduler.decided("capture")),
+        restores=len(run.scheduler.decided("restore")),
         waits=int((run.requests["waited_for"] == "prefix in flight").sum()),
         cached=run.summary.cached,
     )

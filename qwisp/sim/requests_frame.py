@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from qwisp.scheduling.contract import Admitted
 from qwisp.sim.record import RoundTable
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def requests_frame(run: Run) -> pl.DataFrame:
     finished = np.array([outcome == "finished" for outcome in column["outcome"]], dtype=bool)
     several = answered & (produced > 1)
     tpot = (end - first) / np.maximum(produced - 1, 1)
-    never = (0, 0, None, 0)  # slot, start row, what it waited for, how often it was passed
-    admits = {entry[3]: entry[4] for entry in run.scheduler._log if entry[2] == "admit"}
+    never = Admitted(0, 0, "", 0)
+    admits = {entry.id: entry.what for entry in run.scheduler.decided("admit")}
     admits = [admits.get(request_id, never) for request_id in column["id"]]
     return pl.DataFrame(
         {
@@ -61,8 +62,8 @@ def requests_frame(run: Run) -> pl.DataFrame:
             "reason": column["reason"],
             "truncated": column["truncated"],
             "queue_s": _where(admitted >= 0, admitted - arrival),
-            "waited_for": [admit[2] or None for admit in admits],
-            "passed": [admit[3] for admit in admits],
+            "waited_for": [admit.waited_for or None for admit in admits],
+            "passed": [admit.passed for admit in admits],
             "ttft_s": _where(answered, first - arrival),
             "tpot_s": _where(several, tpot),
             "e2e_s": _where(finished, end - arrival),

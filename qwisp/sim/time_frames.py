@@ -49,7 +49,7 @@ def segments_frame(run: Run) -> pl.DataFrame:
             rows.append((entry.id, slot, phase, begin_s, at_s))
         if entry.kind in _CLOSES:
             continue
-        slot = entry.detail[0] if entry.detail else (current[0] if current else -1)
+        slot = (current[0] if current else -1) if entry.kind == "decode" else entry.what.slot
         phase = _OPENS[entry.kind] or (current[1] if current else "decode")
         open_[entry.id] = [slot, phase, at_s]
     frame = pl.DataFrame(

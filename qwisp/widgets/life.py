@@ -68,20 +68,20 @@ class _Times:
 
 def _event(run: Run, record: RequestRecord, entry: LogEntry, at_s: float) -> Event:
     came_s = record.arrival_ps / PS_PER_S
-    kind, detail = entry.kind, entry.detail
+    kind, what = entry.kind, entry.what
     if kind == "arrive":
-        limit = f"at most {detail[1]:,} new ones" if detail[1] else "no maximum named"
-        return Event(at_s, kind, f"arrives: {detail[0]:,} prompt tokens, {limit}")
+        limit = f"at most {what.max_new:,} new ones" if what.max_new else "no maximum named"
+        return Event(at_s, kind, f"arrives: {what.prompt_tokens:,} prompt tokens, {limit}")
     if kind == "refused":
-        return Event(at_s, kind, f"refused: {detail[0]}; {detail[1]}")
+        return Event(at_s, kind, f"refused: {what.reason}; {what.counter_offer}")
     if kind == "decode":
         return Event(at_s, "first token", f"first token, {at_s - came_s:,.1f} s after it came")
     if kind == "pause":
-        return Event(at_s, kind, f"pauses in {_session(run, detail[0])}")
+        return Event(at_s, kind, f"pauses in {_session(run, what.slot)}")
     verbs = {"admit": "starts in", "move": "moves to", "resume": "resumes in"}
     if kind in verbs:
         after = f" after {at_s - came_s:,.1f} s in the line" if kind == "admit" else ""
-        return Event(at_s, kind, f"{verbs[kind]} {_session(run, detail[0])}{after}")
+        return Event(at_s, kind, f"{verbs[kind]} {_session(run, what.slot)}{after}")
     cut = ", cut by its maximum" if record.truncated else ""
     return Event(
         at_s,

@@ -94,7 +94,7 @@ def test_the_run_holds_every_kind_of_fact_and_of_decision(run: tuple) -> None:
     found = Counter(entry.kind for entry in scheduler.log)
     assert all(found[kind] >= 2 for kind in ("move", "pause", "resume", "cancelled", "failed"))
     assert found["refused"] == 1
-    assert {e.detail[0] for e in scheduler.log if e.kind == "finished"} == {"stop", "length"}
+    assert {e.what.reason for e in scheduler.log if e.kind == "finished"} == {"stop", "length"}
 
 
 def test_a_fresh_scheduler_decides_the_same_on_the_facts_alone(run: tuple, tmp_path) -> None:
@@ -118,7 +118,7 @@ def test_the_simulator_decides_the_same_and_says_how_long_it_would_have_taken(ru
     assert {i: r.outcome for i, r in ended.items()} == {
         e.id: e.kind for e in scheduler.log if e.kind in scheduler.counts
     }
-    tokens = {e.id: e.detail[1] for e in scheduler.log if e.kind in ("finished", "cancelled")}
+    tokens = {e.id: e.what.num_tokens for e in scheduler.log if e.kind in ("finished", "cancelled")}
     assert {i: ended[i].produced for i in tokens} == tokens
     assert replay.clock.now_ps > 0
 

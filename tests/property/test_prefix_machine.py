@@ -90,7 +90,7 @@ def test_random_rounds_with_shared_prefixes_keep_every_invariant(
         found.episode(80)
         done += found.num_rounds
         kinds += found.books.kinds
-        waits.update(entry.detail[0] for entry in found.scheduler.log if entry.kind == "wait")
+        waits.update(entry.what.resource for entry in found.scheduler.log if entry.kind == "wait")
     for kind in ("Restore", "Capture", "Drop"):
         assert kinds[kind] >= 100, kinds
     assert waits["prefix in flight"] >= 4, waits

@@ -160,7 +160,7 @@ class Machine:
             assert len(reply) == self.books.tokens[number]
         for entry in self.scheduler.log:
             if entry.kind in ("finished", "failed", "cancelled"):
-                assert entry.detail[1] == self.books.tokens[entry.id], "tokens miscounted"
+                assert entry.what.num_tokens == self.books.tokens[entry.id], "tokens miscounted"
         self.same_facts_give_the_same_log()
 
     def same_facts_give_the_same_log(self) -> None:

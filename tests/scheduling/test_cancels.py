@@ -97,7 +97,7 @@ def test_a_cancel_in_the_round_of_a_move_gives_both_sessions_back() -> None:
         (9, "admit", 1),
         (17, "move", 1),
     ]
-    assert [e.detail[0] for e in played.log if e.kind == "admit"] == [0, 0]
+    assert [e.what.slot for e in played.log if e.kind == "admit"] == [0, 0]
 
 
 def test_cancelling_everybody_in_one_round_leaves_nothing() -> None:

@@ -23,14 +23,14 @@ def test_a_newcomer_takes_the_smallest_free_session_that_holds_its_next_growth()
     asks.append(ScriptedRequest(3, 8, 20, max_new=20))
     asks.append(ScriptedRequest(4, 20, 3, max_new=3))
     played = play(sessions(64, 16, 12, 32, 13), asks, GROWING)
-    slots = {e.id: e.detail[0] for e in played.log if e.kind == "admit"}
+    slots = {e.id: e.what.slot for e in played.log if e.kind == "admit"}
     # 8 + 3 + 1 rows fit 12, then 13, then 16; 8 + min(4, 20) + 1 = 13 takes the next, 32.
     assert slots == {0: 2, 1: 4, 2: 1, 3: 3, 4: 0}
 
 
 def test_of_equal_sessions_the_first_is_taken() -> None:
     played = play(sessions(16, 16, 16), [ScriptedRequest(i, 4, 3) for i in range(3)], GROWING)
-    assert [e.detail[0] for e in played.log if e.kind == "admit"] == [0, 1, 2]
+    assert [e.what.slot for e in played.log if e.kind == "admit"] == [0, 1, 2]
 
 
 def test_a_stream_moves_in_the_round_where_the_next_step_no_longer_fits() -> None:
@@ -48,7 +48,7 @@ def test_a_stream_moves_in_the_round_where_the_next_step_no_longer_fits() -> Non
 
 def test_it_moves_to_the_smallest_free_larger_session() -> None:
     played = play(sessions(16, 64, 24, 32), [ScriptedRequest(1, 8, 40)], GROWING)
-    assert [e.detail[0] for e in played.log if e.kind in ("admit", "move")] == [0, 2, 3, 1]
+    assert [e.what.slot for e in played.log if e.kind in ("admit", "move")] == [0, 2, 3, 1]
     assert lengths_at(played, "move") == [16, 24, 32]
 
 
@@ -227,7 +227,7 @@ def test_what_a_move_leaves_goes_to_a_paused_stream_before_a_newcomer() -> None:
 def test_an_unset_layout_is_first_free_and_never_moves() -> None:
     asks = [ScriptedRequest(i, 10, 5 + i) for i in range(4)]
     played = play("whole_window:2", asks, context_tokens=64, size=RowBytes())
-    assert [(e.round, e.id, e.detail[0]) for e in played.log if e.kind == "admit"] == [
+    assert [(e.round, e.id, e.what.slot) for e in played.log if e.kind == "admit"] == [
         (0, 0, 0),
         (0, 1, 1),
         (5, 2, 0),
@@ -244,7 +244,7 @@ def test_a_reply_beyond_an_unset_session_fails_at_once_with_context_full() -> No
     played = play("whole_window:1", asks, context_tokens=64)
     (entry,) = [e for e in played.log if e.kind == "refused"]
     assert (entry.round, entry.phase, entry.id) == (3, 0, 2)
-    assert entry.detail[0].startswith("ContextFull: 66 tokens needed, 64")
+    assert entry.what.reason.startswith("ContextFull: 66 tokens needed, 64")
     assert played.engine.ends[2].outcome == "refused"
 
 

@@ -90,7 +90,7 @@ def test_of_three_equal_prompts_two_wait_for_the_blob_of_the_first(budget: int, 
     assert log["wait", 1].detail == ("prefix in flight",)
     for waiting in (1, 2):
         assert log["admit", waiting].round == captured + 1
-        assert log["restore", waiting].detail == (799,)
+        assert log["restore", waiting].what.num_tokens == 799
     assert [(op.id, op.key) for op in watch.ops(Restore)] == [(1, prefix[-1]), (2, prefix[-1])]
 
 

@@ -108,7 +108,7 @@ def test_a_list_asks_for_the_next_growth_and_the_largest_for_the_whole_reply() -
 
 def test_what_a_refusal_offers_is_taken_when_asked_for() -> None:
     played = play(sessions(64, 32), [ScriptedRequest(1, 20, 9, max_new=60)])
-    assert "at most 43 tokens" in played.log[1].detail[1]
+    assert "at most 43 tokens" in played.log[1].what.counter_offer
     for max_new, outcome in ((43, "finished"), (44, "refused")):
         played = play(sessions(64, 32), [ScriptedRequest(1, 20, 9, max_new=max_new)])
         assert played.engine.ends[1].outcome == outcome

@@ -127,7 +127,7 @@ def test_the_facts_alone_give_the_same_log_and_the_runs_hold_what_they_should() 
         again = replay_records(facts_of(recorded), layout, SIZE, settings)
         assert again.log == scheduler.log, seed
         seen.update(entry.kind for entry in scheduler.log)
-        seen.update(entry.detail[0] for entry in scheduler.log if entry.kind == "wait")
+        seen.update(entry.what.resource for entry in scheduler.log if entry.kind == "wait")
     for kind in ("restore", "capture", "prefix in flight", "cancelled", "refused"):
         assert seen[kind] >= 20, seen
 
