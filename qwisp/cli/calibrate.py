@@ -52,9 +52,7 @@ def command(
     if lanes < 1 or repeats < 1:
         raise BadInput(f"lanes {lanes} and repeats {repeats}", "both must be at least 1")
     from qwisp.engine.calibrate import calibrate
-    from qwisp.engine.identity import Identity, decode_width
     from qwisp.engine.loading import load_model
-    from qwisp.memory.session_bytes import SessionBytes
 
     loaded = load_model(model, dtype=dtype)
     limit = loaded.spec.context_max_tokens or context_tokens
@@ -63,16 +61,12 @@ def command(
             f"context {context_tokens:,} with a chunk of {chunk}",
             f"use {4 * chunk:,} (four chunks) to {limit:,} (the model's own) tokens",
         )
-    identity = Identity(width=decode_width(lanes), chunk_tokens=chunk, dtype=loaded.dtype)
     measured = calibrate(
-        loaded.decoder,
-        identity,
-        SessionBytes(loaded.spec, None, chunk),
-        name=f"qwisp calibrate, {identity.label}",
-        model=loaded.name,
+        loaded,
         machine=machine,
         lanes=lanes,
         context_tokens=context_tokens,
+        chunk_tokens=chunk,
         clock=time.perf_counter,
         repeats=repeats,
         progress=lambda text: click.echo(text, err=True),

@@ -13,56 +13,51 @@ import numpy as np
 
 from qwisp.cost.measured import CopyPoint, Measurements
 from qwisp.cost.timed import Timed, TimedRound, calibration_asks, hold_out, measured_points
-from qwisp.engine.arena import Arena, ArenaPlan
+from qwisp.engine.build import Engine, open_engine
 from qwisp.engine.clients import Request, Script
-from qwisp.engine.decoder import Decoder
-from qwisp.engine.executor import MlxExecutor
-from qwisp.engine.identity import Identity
-from qwisp.engine.step import Context
+from qwisp.engine.loading import LoadedModel
 from qwisp.scheduling.contract import Ask, Outcome, Place, Round
 from qwisp.scheduling.drive import drive
-from qwisp.scheduling.layout import Layout, SessionSize
-from qwisp.scheduling.row_space import RowSpace
-from qwisp.scheduling.scheduler import Scheduler
+from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.settings import Settings
+from qwisp.scheduling.wrappers import Wrapper
 
 NUM_FITTED = 40
 """Prefill points that are fitted; further ones are only predicted and show in the residuals."""
 
 
-class Finished(MlxExecutor):
-    """An engine that has done a round's work when `run` returns: prefill is lazy otherwise."""
+class Finished(Wrapper):
+    """Has done a round's work when `run` returns: prefill is lazy otherwise."""
 
     def run(self, round: Round) -> Outcome:
         """Carry out the round and wait for the arrays."""
-        outcome = super().run(round)
-        mx.eval(self.arena.arrays)
+        outcome = self.inner.run(round)
+        mx.eval(self.inner.arena.arrays)
         return outcome
 
 
 def calibrate(
-    decoder: Decoder,
-    identity: Identity,
-    size: SessionSize,
+    model: LoadedModel,
     *,
-    name: str,
-    model: str,
     machine: str,
     lanes: int,
     context_tokens: int,
+    chunk_tokens: int,
     clock: Callable[[], float],
     repeats: int = 2,
-    context: Context | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Measurements:
-    """Return prefill, decode and copy times of `decoder`, ready for `qwisp.cost.write_cost`.
+    """Return prefill, decode and copy times of `model`, ready for `qwisp.cost.write_cost`.
 
     Long and short prompts run under budgets of one, two and four chunks: one budget cannot tell a
     cost per round from one per chunk, one length not a cost per used row from one per lane. A first
     short run warms up and is thrown away; all others repeat `repeats` times and give medians.
     `clock` returns seconds.
     """
-    chunk = identity.chunk_tokens
+    chunk = chunk_tokens
+    two = _open(model, 2, context_tokens, Script({}, []), Settings(chunk_tokens=chunk), lanes)
+    label, copies = two.identity.label, _copies(two, context_tokens, clock, repeats)
+    del two  # its sessions would lie beside those of the runs
     lengths = sorted({max(4 * chunk, context_tokens >> i) for i in range(0, 6, 2)})
     plan = [(length, chunks) for length in lengths for chunks in (1, 2, 4)]
     rounds: list[TimedRound] = []
@@ -70,38 +65,33 @@ def calibrate(
         progress(f"run {number} of {len(plan) * repeats}: {length} tokens, {chunks} chunks a round")
         asks = {ask.id: ask for ask in calibration_asks(chunk, length, lanes)}
         timed = timed_run(
-            decoder,
-            identity,
-            size,
+            model,
             asks,
-            random_requests(asks, decoder.spec.vocab),
+            random_requests(asks, model.decoder.spec.vocab),
             settings=Settings(budget_tokens=chunks * chunk, chunk_tokens=chunk),
             lanes=lanes,
             context_tokens=context_tokens,
             clock=clock,
-            context=context,
         )
         if number:
             rounds += timed
     prefill, decode = measured_points(rounds)
     return Measurements(
-        name=name,
-        model=model,
+        name=f"qwisp calibrate, {label}",
+        model=model.name,
         machine=machine,
         chunk_tokens=chunk,
         chunk_rule="aligned",
         prefill=hold_out(prefill, NUM_FITTED),
         decode=decode,
-        copies=_copies(decoder, identity, size, context_tokens, clock, repeats),
-        sources=(f"measured by qwisp calibrate: {identity.label}, mlx {mx.__version__}",),
+        copies=copies,
+        sources=(f"measured by qwisp calibrate: {label}, mlx {mx.__version__}",),
         notes=(f"medians of {repeats} runs after one that warmed up",),
     )
 
 
 def timed_run(
-    decoder: Decoder,
-    identity: Identity,
-    size: SessionSize,
+    model: LoadedModel,
     asks: Mapping[int, Ask],
     requests: Mapping[int, Request],
     *,
@@ -109,17 +99,34 @@ def timed_run(
     lanes: int,
     context_tokens: int,
     clock: Callable[[], float],
-    context: Context | None = None,
 ) -> list[TimedRound]:
     """Return the timed rounds of one run in which all requests come at once."""
-    layout = Layout.windows(lanes, context_tokens)
-    plan = ArenaPlan.of_sessions([context_tokens] * lanes, identity.chunk_tokens)
-    arena = Arena(decoder.spec, plan, identity.dtype)
     script = Script.of(requests, max_new={i: ask.max_new for i, ask in asks.items()})
-    executor = Finished(decoder, arena, identity, script, context=context)
-    timed = Timed(executor, clock)
-    drive(Scheduler(RowSpace(layout, size), settings), timed)
+    engine = _open(model, lanes, context_tokens, script, settings, lanes)
+    timed = Timed(Finished(engine.executor), clock)
+    drive(engine.scheduler, timed)
     return timed.rounds
+
+
+def _open(
+    model: LoadedModel,
+    num: int,
+    context_tokens: int,
+    script: Script,
+    settings: Settings,
+    width: int,
+) -> Engine:
+    """Return an engine of `num` equal sessions that runs every step plainly, one at a time."""
+    return open_engine(
+        model,
+        Layout.windows(num, context_tokens),
+        script,
+        settings,
+        width=width,
+        ahead=0,
+        is_compiled=False,
+        has_kernels=False,
+    )
 
 
 def random_requests(asks: Mapping[int, Ask], vocab: int, seed: int = 0) -> dict[int, Request]:
@@ -132,16 +139,10 @@ def random_requests(asks: Mapping[int, Ask], vocab: int, seed: int = 0) -> dict[
 
 
 def _copies(
-    decoder: Decoder,
-    identity: Identity,
-    size: SessionSize,
-    context_tokens: int,
-    clock: Callable[[], float],
-    repeats: int,
+    engine: Engine, context_tokens: int, clock: Callable[[], float], repeats: int
 ) -> tuple[CopyPoint, ...]:
     """Return times of moves between two sessions, from a quarter of one to all of it."""
-    plan = ArenaPlan.of_sessions([context_tokens] * 2, identity.chunk_tokens)
-    arena = Arena(decoder.spec, plan, identity.dtype)
+    arena = engine.executor.arena
     places = [Place(slot, slot * context_tokens, context_tokens, context_tokens) for slot in (0, 1)]
     points = []
     for repeat in range(repeats + 1):
@@ -153,5 +154,5 @@ def _copies(
             mx.eval(arena.arrays)
             seconds = clock() - begin
             if repeat:
-                points.append(CopyPoint(f"move of {rows} rows", seconds, size.bytes(rows)))
+                points.append(CopyPoint(f"move of {rows} rows", seconds, engine.size.bytes(rows)))
     return tuple(points)

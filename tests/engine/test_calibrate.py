@@ -9,8 +9,7 @@ from qwisp.cost import load_cost, write_cost
 from qwisp.cost.model import PS_PER_S
 from qwisp.cost.store import calibration_path
 from qwisp.engine.calibrate import calibrate, random_requests, timed_run
-from qwisp.engine.identity import Identity
-from qwisp.engine.tiny import tiny_config
+from qwisp.engine.loading import load_model
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Ask
 from qwisp.scheduling.drive import drive
@@ -19,39 +18,32 @@ from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.sim.cost_executor import CostExecutor
-from qwisp.spec.model import ModelSpec
-from tests.engine.runs import tiny_decoder
 
 LANES, CHUNK, CONTEXT = 4, 64, 1024
 
 
 @pytest.fixture(scope="module")
-def rig():
-    size = SessionBytes(ModelSpec.from_config(tiny_config("hybrid")), None, CHUNK)
-    return tiny_decoder("hybrid"), Identity(width=8, chunk_tokens=CHUNK), size
+def model():
+    return load_model("tiny:hybrid")
 
 
-def _calibrate(rig, context_tokens, repeats):
-    decoder, identity, size = rig
+def _calibrate(model, context_tokens, repeats):
     return calibrate(
-        decoder,
-        identity,
-        size,
-        name="test",
-        model="tiny-hybrid",
+        model,
         machine="this",
         lanes=LANES,
         context_tokens=context_tokens,
+        chunk_tokens=CHUNK,
         clock=time.process_time,
         repeats=repeats,
     )
 
 
-def test_the_engine_is_calibrated_into_a_file_that_loads(rig, tmp_path):
-    measured = _calibrate(rig, 512, repeats=1)
-    path = tmp_path / calibration_path("tiny-hybrid", "this").name
+def test_the_engine_is_calibrated_into_a_file_that_loads(model, tmp_path):
+    measured = _calibrate(model, 512, repeats=1)
+    path = tmp_path / calibration_path("tiny:hybrid", "this").name
     cost = write_cost(path, measured)
-    assert load_cost("tiny-hybrid", "this", folders=(tmp_path,)) == cost
+    assert load_cost("tiny:hybrid", "this", folders=(tmp_path,)) == cost
     assert cost.require() is cost
     assert (cost.chunk_tokens, cost.chunk_rule, cost.copy_measured) == (CHUNK, "aligned", True)
     assert [width for width, _ in cost.step_ps_by_width] == [1, 2, 3, 4]
@@ -60,12 +52,12 @@ def test_the_engine_is_calibrated_into_a_file_that_loads(rig, tmp_path):
 
 
 @pytest.mark.slow  # processor times of a shared machine drift: three pairs of runs, minutes
-def test_the_simulator_predicts_another_run_of_the_engine(rig, tmp_path):
+def test_the_simulator_predicts_another_run_of_the_engine(model, tmp_path):
     errors = []
     for seed in range(3):
         # A calibration and the run it predicts lie side by side, so that both meet the same load.
-        cost = write_cost(tmp_path / "x.json", _calibrate(rig, CONTEXT, repeats=1))
-        errors += _errors_of_a_run(rig, cost, seed)
+        cost = write_cost(tmp_path / "x.json", _calibrate(model, CONTEXT, repeats=1))
+        errors += _errors_of_a_run(model, cost, seed)
     assert len(errors) == 3 * 2 * 6
     assert median(errors) < 0.15, [round(e, 3) for e in errors]
 
@@ -82,24 +74,21 @@ def first_and_last(rounds):
     return found
 
 
-def _errors_of_a_run(rig, cost, seed):
+def _errors_of_a_run(model, cost, seed):
     """Relative errors of first and last token of each request, engine against simulator."""
-    decoder, identity, size = rig
     prompts = (900, 300, 700, 90, 600, 500)  # more requests than lanes: two have to wait
     asks = {i: Ask(i, prompt, 20 + 15 * i) for i, prompt in enumerate(prompts)}
     settings = Settings(budget_tokens=2 * CHUNK, chunk_tokens=CHUNK)
     rounds = timed_run(
-        decoder,
-        identity,
-        size,
+        model,
         asks,
-        random_requests(asks, decoder.spec.vocab, seed=seed),
+        random_requests(asks, model.decoder.spec.vocab, seed=seed),
         settings=settings,
         lanes=LANES,
         context_tokens=CONTEXT,
         clock=time.process_time,
     )
-    layout = Layout.windows(LANES, CONTEXT)
+    layout, size = Layout.windows(LANES, CONTEXT), SessionBytes(model.spec, None, CHUNK)
     executor = CostExecutor([(0, ask, ask.max_new) for ask in asks.values()], cost, size)
     drive(Scheduler(RowSpace(layout, size), settings), executor)
     errors = []
