@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from qwisp.engine.arena import Arena, ArenaPlan
+from qwisp.engine.build import open_engine
 from qwisp.engine.clients import Request, Script
-from qwisp.engine.executor import MlxExecutor
-from qwisp.engine.identity import Identity, Safeguards
+from qwisp.engine.identity import Safeguards
 from qwisp.engine.ops import Ops
-from qwisp.engine.step import Context, Tap, no_tap
+from qwisp.engine.step import Tap, no_tap
 from qwisp.scheduling.contract import (
     Admit,
     Capture,
@@ -23,8 +23,10 @@ from qwisp.scheduling.contract import (
     Restore,
     Round,
 )
+from qwisp.scheduling.layout import Layout
+from qwisp.scheduling.settings import Settings
 
-from .runs import CHUNK, tiny_decoder
+from .runs import CHUNK, model_of
 
 
 class Hand:
@@ -44,21 +46,26 @@ class Hand:
         tap: Tap = no_tap,
         ahead: int = 0,
     ) -> None:
-        decoder = tiny_decoder(model, dtype)
-        guards = safeguards or Safeguards()
         self.places = [Place(n, sum(rows[:n]), size, size) for n, size in enumerate(rows)]
-        self.arena = Arena(decoder.spec, ArenaPlan.of_sessions(rows, chunk), dtype)
         self.script = Script(requests, [])
-        identity = Identity(width=8, chunk_tokens=chunk, dtype=dtype, safeguards=guards)
-        self.executor = MlxExecutor(
-            decoder,
-            self.arena,
-            identity,
+        # At most eight decode at once, whatever the number of sessions: the width stays 8.
+        layout = replace(Layout.sessions(*rows), lanes=min(8, len(rows)))
+        engine = open_engine(
+            model_of(model, dtype),
+            layout,
             self.script,
-            context=Context(ops or Ops(), guards, tap, poisons),
+            Settings(chunk_tokens=chunk),
+            safeguards=safeguards,
+            ops=ops or Ops(),
+            tap=tap,
             ahead=ahead,
             keeps_logits=True,
+            poisons=poisons,
+            is_compiled=False,
+            has_kernels=False,
         )
+        self.executor = engine.executor
+        self.arena = engine.executor.arena
         self.requests = requests
         self.index = 0
 

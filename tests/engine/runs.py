@@ -9,52 +9,32 @@ from functools import lru_cache
 import numpy as np
 
 from qwisp.cost import load_cost
-from qwisp.engine.arena import Arena
-from qwisp.engine.build import arena_plan
+from qwisp.engine.build import open_engine
 from qwisp.engine.clients import Reply, Request, Script
-from qwisp.engine.decoder import Decoder
-from qwisp.engine.decoder_spec import DecoderSpec
 from qwisp.engine.executor import MlxExecutor
-from qwisp.engine.identity import Identity, Safeguards, decode_width
+from qwisp.engine.identity import Safeguards
+from qwisp.engine.loading import LoadedModel, load_model
 from qwisp.engine.ops import Ops
-from qwisp.engine.random_weights import random_weights
 from qwisp.engine.sampling import Sampling
-from qwisp.engine.step import Context, Tap, no_tap
-from qwisp.engine.tiny import tiny_config
+from qwisp.engine.step import Tap, no_tap
 from qwisp.facts.file import FactRecord
 from qwisp.facts.record import Recorded, facts_of
 from qwisp.facts.replay import replay_records
-from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Executor, LogEntry, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout
-from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Wrapper
 from qwisp.sim.cost_executor import CostExecutor
-from qwisp.spec.model import ModelSpec
 
 CHUNK = 64
 
 
-_BUILT: dict[str, Decoder] = {}
-
-
-def register_decoder(name: str, decoder: Decoder) -> None:
-    """Make a decoder known to `Hand` by name."""
-    _BUILT[name] = decoder
-
-
-def tiny_decoder(name: str, dtype: str = "float32") -> Decoder:
-    """Return a registered decoder, or a tiny one with random weights of seed 0."""
-    return _BUILT[name] if name in _BUILT else _random_decoder(name, dtype)
-
-
-@lru_cache(maxsize=4)
-def _random_decoder(name: str, dtype: str) -> Decoder:
-    spec = DecoderSpec.from_config(tiny_config(name))
-    return Decoder(spec, random_weights(spec, 0, dtype), dtype)
+@lru_cache(maxsize=8)
+def model_of(name: str, dtype: str = "float32") -> LoadedModel:
+    """Return a bundled recall model, or a tiny one with random weights of seed 0."""
+    return load_model(name if name.startswith("recall_") else f"tiny:{name}", dtype=dtype)
 
 
 def sized(contexts: Sequence[int], margin: int = 8) -> Layout:
@@ -101,26 +81,23 @@ def run(
     wrap: Callable[[Executor], Executor] = lambda inner: inner,
     ahead: int = 0,
     poisons: bool = False,
-    chunk: int = CHUNK,
     is_compiled: bool = False,
 ) -> Ran:
     """Drive the real scheduler over the engine and return everything that came of it."""
-    decoder = tiny_decoder(name, dtype)
-    settings = settings or Settings(grow_tokens=16, chunk_tokens=chunk, budget_tokens=128)
-    space = RowSpace(layout, SessionBytes(ModelSpec.from_config(tiny_config(name)), None, chunk))
-    scheduler = Scheduler(space, settings)
-    identity = Identity(
-        width=decode_width(layout.lanes),
-        chunk_tokens=chunk,
-        dtype=dtype,
-        safeguards=safeguards or Safeguards(),
-        is_compiled=is_compiled,
-    )
-    arena = Arena(decoder.spec, arena_plan(space, layout, chunk), dtype)
     script = Script.of(requests, max_new=max_new, arrivals=arrivals, cancels=cancels)
-    context = Context(ops or Ops(), identity.safeguards, tap, poisons)
-    executor = MlxExecutor(
-        decoder, arena, identity, script, context=context, ahead=ahead, keeps_logits=True
+    scheduler, executor, _ = open_engine(
+        model_of(name, dtype),
+        layout,
+        script,
+        settings or Settings(grow_tokens=16, chunk_tokens=CHUNK, budget_tokens=128),
+        safeguards=safeguards,
+        ops=ops or Ops(),
+        tap=tap,
+        ahead=ahead,
+        keeps_logits=True,
+        poisons=poisons,
+        is_compiled=is_compiled,
+        has_kernels=False,
     )
     recorded = Recorded(wrap(executor))
     watch = Watch(recorded)

@@ -17,15 +17,14 @@ from qwisp.engine.decoder_spec import DenseFfn
 from qwisp.engine.hostile import SHIMS, HostileOps
 from qwisp.engine.ops import Ops
 from qwisp.engine.sampling import Sampling
-from qwisp.engine.tiny import MORE_TINY, TINY, tiny_config
+from qwisp.engine.tiny import MORE_TINY, TINY
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Move, Pause, Resume
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.settings import Settings
-from qwisp.spec.model import ModelSpec
 
 from .pairwise import covering_array, covers
-from .runs import CHUNK, Ran, replayed, run, sized, tiny_decoder
+from .runs import CHUNK, Ran, model_of, replayed, run, sized
 
 pytestmark = pytest.mark.mlx
 
@@ -74,14 +73,14 @@ def solo(i: int, model: str, dtype: str, kernels: str, draws: str) -> tuple[list
     return r.replies[i].tokens, np.stack(r.replies[i].logits)
 
 
-def layout_of(name: str, lanes: int, model: str) -> Layout:
+def layout_of(name: str, lanes: int, model: str, dtype: str) -> Layout:
     if name == "roomy":
         return sized([256] * lanes)
     if name == "growing":
         return sized([84, 104, 128, 256, 84, 160, 256, 84][: max(4, lanes)])  # never more than W
     if name == "tight":
         return sized([256] + [84] * max(1, lanes - 1))
-    size = SessionBytes(ModelSpec.from_config(tiny_config(model)), None, CHUNK)
+    size = SessionBytes(model_of(model, dtype).spec, None, CHUNK)
     budget = size.bytes(700) + (lanes - 1) * size.lane_bytes(300)  # 700 rows beside all lanes
     return Layout.free(budget, 300, lanes=lanes)
 
@@ -89,7 +88,7 @@ def layout_of(name: str, lanes: int, model: str) -> Layout:
 def run_case(case: dict, seed: int) -> tuple[Ran, HostileOps | Ops]:
     rng = np.random.default_rng(seed)
     ids = range(case["lanes"])
-    layout = layout_of(case["layout"], case["lanes"], case["model"])
+    layout = layout_of(case["layout"], case["lanes"], case["model"], case["dtype"])
     settings = Settings(
         grow_tokens=12, chunk_tokens=CHUNK, budget_tokens=int(rng.choice([0, 64, 100, 200]))
     )
@@ -132,7 +131,7 @@ def check(case: dict, seed: int) -> None:
             assert reply.tokens == tokens
     if isinstance(ops, HostileOps):
         used = {shim for shim, count in ops.altered.items() if count}
-        blocks = tiny_decoder(case["model"]).spec.blocks
+        blocks = model_of(case["model"]).decoder.spec.blocks
         has_experts = not all(isinstance(block.ffn, DenseFfn) for block in blocks)
         expected = {"products", *BLOCK_SHIMS} | ({"experts", "sorting"} if has_experts else set())
         assert used == expected & ops.shims

@@ -20,7 +20,7 @@ from qwisp.engine.tiny import MORE_TINY, TINY, tiny_config
 from qwisp.errors import BadConfig, BadInput, QwispError
 
 from .oracle import engine_steps
-from .runs import tiny_decoder
+from .runs import model_of
 
 pytestmark = pytest.mark.mlx
 PROMPT = tuple(range(70))
@@ -29,7 +29,7 @@ FAMILIES = {**TINY, **MORE_TINY}
 
 def written(folder, name="llama", dtype="float32", rename=lambda name: name, **more):
     """Save a tiny random model as a checkpoint; returns its weights."""
-    spec = tiny_decoder(name).spec
+    spec = model_of(name).decoder.spec
     weights = dict(random_weights(spec, 0, dtype))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(tiny_config(name) | more))

@@ -16,7 +16,6 @@ from qwisp.engine.buffers import Recurrent, Ring, Rows
 from qwisp.engine.clients import Request
 from qwisp.engine.hostile import HostileOps
 from qwisp.engine.identity import Safeguards
-from qwisp.engine.loading import load_model
 from qwisp.engine.recall import build, codes
 from qwisp.engine.recall_run import recall_in_a_crowd
 from qwisp.engine.recall_text import KINDS, RING_WINDOW, VOCAB, Kind, Question, question
@@ -24,19 +23,12 @@ from qwisp.scheduling.contract import Move
 from qwisp.spec.data_files import data_path
 
 from .hand import Hand
-from .runs import register_decoder
 
 pytestmark = pytest.mark.mlx
 
 LANES, REPLY, CHUNK = 8, 16, 256
 TOKENS = 300  # of a short haystack, all of which lies in rings and rows
 DEPTHS = tuple(np.linspace(0.1, 0.9, LANES))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def models():
-    for kind in KINDS:
-        register_decoder(f"recall_{kind}", load_model(f"recall_{kind}").decoder)
 
 
 def asked(kind: Kind, tokens: int, lead_tokens: int = 0) -> list[Question]:
