@@ -17,21 +17,11 @@ from qwisp.memory.session_bytes import SessionBytes
 from qwisp.spec.catalog import load_model
 from qwisp.spec.machine import load_machine
 
-COLUMNS = (
-    output.Column("layout"),
-    output.Column("order"),
-    output.Column("facts"),
-    output.Column("rounds"),
-    output.Column("requests"),
-    output.Column("finished"),
-    output.Column("refused"),
-    output.Column("failed"),
-    output.Column("cancelled"),
-    output.Column("moves"),
-    output.Column("pauses"),
-    output.Column("decisions"),
-    output.Column("equal"),
+_SHOWN = (
+    "layout order facts rounds requests finished refused failed cancelled moves pauses decisions"
+    " equal"
 )
+COLUMNS = tuple(map(output.Column, _SHOWN.split()))
 _POLICIES = {"order", "cut"}
 _ALLOWED = {"facts", "model", "machine", "as_json", "as_csv", "as_markdown", *_POLICIES}
 

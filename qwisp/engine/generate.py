@@ -25,19 +25,15 @@ OnToken = Callable[[int, int], None]
 OnPrefill = Callable[[int, int, int], None]
 
 
-def _no_token(request_id: int, token: int) -> None:
-    del request_id, token
-
-
-def _no_prefill(request_id: int, done: int, total: int) -> None:
-    del request_id, done, total
+def _nothing(*_: int) -> None:
+    pass
 
 
 class Listening(Script):
     """Scripted clients that are told every token; a round with prefill is never repeated, so that
     its progress can be shown."""
 
-    on_token: OnToken = staticmethod(_no_token)
+    on_token: OnToken = staticmethod(_nothing)
 
     def token(self, request_id: int, token: int, logits: np.ndarray | None) -> None:
         """Keep a token and tell it."""
@@ -76,8 +72,8 @@ def generate(
     budget_tokens: int = 1024,
     chunk_tokens: int = 256,
     order: str = "fcfs",
-    on_token: OnToken = _no_token,
-    on_prefill: OnPrefill = _no_prefill,
+    on_token: OnToken = _nothing,
+    on_prefill: OnPrefill = _nothing,
     wrap: Callable[[Executor], Executor] = lambda executor: executor,
 ) -> tuple[list[Reply], Engine]:
     """Return the replies in order, and the engine that made them.

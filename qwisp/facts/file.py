@@ -40,18 +40,13 @@ class FactsHeader(NamedTuple):
     order: str
     extra: tuple[tuple[str, Any], ...] = ()
 
-    def whole(self, key: str, default: int | None = None) -> int | None:
-        """Return a further key as a whole number, or the default. Raises `BadTrace`."""
+    def told(self, key: str, default: Any = None, kind: type = int) -> Any:
+        """Return what a further key says: a whole number, or text for `str`. Raises `BadTrace`."""
         value = dict(self.extra).get(key, default)
-        if value is not default and (type(value) is not int or not 0 <= value < 2**63):
-            raise self.bad(key, value, "a whole number from 0 to 2^63 - 1")
-        return value
-
-    def text(self, key: str, default: str | None = None) -> str | None:
-        """Return a further key as text, or the default. Raises `BadTrace`."""
-        value = dict(self.extra).get(key, default)
-        if value is not default and type(value) is not str:
-            raise self.bad(key, value, "text")
+        is_one = type(value) is kind and (kind is str or 0 <= value < 2**63)
+        if value is not default and not is_one:
+            what = "text" if kind is str else "a whole number from 0 to 2^63 - 1"
+            raise self.bad(key, value, what)
         return value
 
     def bad(self, key: str, value: object, what: str) -> BadTrace:

@@ -105,7 +105,7 @@ def recorded_settings(header: FactsHeader) -> Settings:
     found: dict[str, Any] = {name: getattr(header, name) for name in _IN_EVERY_HEADER}
     for name, key in SETTING_KEYS.items():
         value = getattr(default, name)
-        found[name] = (header.text if isinstance(value, str) else header.whole)(key, value)
+        found[name] = header.told(key, value, type(value))
     return Settings(**found)
 
 
@@ -113,15 +113,15 @@ def recorded_layout(header: FactsHeader, size: SessionSize | None) -> tuple[Layo
     """Return the layout a header names and the bytes its sessions take. Raises `BadInput`."""
     if header.width > MAX_SESSIONS:
         raise header.bad("W", header.width, f"at most {MAX_SESSIONS} lanes")
-    row_bytes = header.whole("row_bytes")
+    row_bytes = header.told("row_bytes")
     if size is None and row_bytes is not None:
-        size = RowBytes(row_bytes, header.whole("fixed_bytes", 0))
-    context = header.whole("context")
+        size = RowBytes(row_bytes, header.told("fixed_bytes", 0))
+    context = header.told("context")
     # Fixed sessions are counted, not measured: one byte each, as many as the run had.
-    counted, memory_bytes = RowBytes(0, 1), header.whole("sessions", header.width)
+    counted, memory_bytes = RowBytes(0, 1), header.told("sessions", header.width)
     if header.layout.strip().lower().startswith("per_request"):
-        counted, memory_bytes = size, header.whole("memory_bytes", 0)
-    if size is None and (counted is None or header.whole("prefix_bytes", 0)):
+        counted, memory_bytes = size, header.told("memory_bytes", 0)
+    if size is None and (counted is None or header.told("prefix_bytes", 0)):
         raise BadInput(
             "the facts come from a run where bytes decide, but name no bytes",
             "write row_bytes and fixed_bytes into their header, or name the model",
@@ -130,11 +130,11 @@ def recorded_layout(header: FactsHeader, size: SessionSize | None) -> tuple[Layo
         header.layout,
         size=counted,
         memory_bytes=memory_bytes,
-        model_context_tokens=header.whole("model_context", context or 2**30),
+        model_context_tokens=header.told("model_context", context or 2**30),
         own_context_tokens=context,
         lanes=header.width,
     )
-    return replace(layout, cut=header.text("cut", layout.cut)), size or counted
+    return replace(layout, cut=header.told("cut", layout.cut, str)), size or counted
 
 
 def log_digest(log: Sequence[LogEntry]) -> str:

@@ -35,8 +35,6 @@ class Recorded(Wrapper):
         super().__init__(inner)
         self._clock = clock or (lambda: 0.0)
         self.records: list[FactRecord] = []
-        self.num_runs = 0
-        self.num_rounds = 0
 
     def facts(self, round_index: int) -> list[Fact]:
         """Return the inner facts and keep them."""
@@ -61,8 +59,6 @@ class Recorded(Wrapper):
         outcome = self.inner.run(round)
         rounds = outcome.rounds
         when = round.index + rounds - 1, self._now_ns()
-        self.num_runs += 1
-        self.num_rounds += rounds
         lost = [(*named(round, at), why) for at, why in outcome.failed]
         failed = {i for kind, i, _ in lost if kind == "decode"}
         self.records += [

@@ -100,7 +100,7 @@ def replay_facts(
         scheduler=scheduler,
         log=log,
         log_sha256=log_digest(log),
-        recorded_sha256=header.text("log_sha256"),
+        recorded_sha256=header.told("log_sha256", kind=str),
         clock=clock,
     )
 
