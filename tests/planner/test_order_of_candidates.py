@@ -12,7 +12,7 @@ from qwisp.planner import make_plan
 from qwisp.planner import plan as planning
 from qwisp.planner.candidates import Proposal, _halves, proposals
 from qwisp.planner.document import plan_document
-from qwisp.sim.replay_facts import FlatBytes
+from qwisp.scheduling.layout import RowBytes
 from qwisp.sim.summary import Spread
 from qwisp.sim.sustain import Sustained
 from qwisp.spec.catalog import load_model
@@ -187,7 +187,7 @@ def test_proposals_are_rounded_up_to_1024_and_hold_one_token_more_than_asked() -
     def proposed(*totals):
         requests = tuple(Request(i, 0, total - 10, 5, 10) for i, total in enumerate(totals))
         trace = Trace(name="made", requests=requests, source="made here")
-        found = proposals(trace, FlatBytes(1, 0), 100_000, 50_000)
+        found = proposals(trace, RowBytes(1, 0), 100_000, 50_000)
         return [str(proposal) for proposal in found]
 
     # One more token than 1023 is 1024, one more than 1024 needs 2048.
@@ -202,7 +202,7 @@ def test_proposals_are_rounded_up_to_1024_and_hold_one_token_more_than_asked() -
 
 
 def test_half_and_half_needs_room_for_both_and_two_sizes() -> None:
-    size = FlatBytes(1, 0)
+    size = RowBytes(1, 0)
     assert _halves(size, 2 * 1056, large=1024, small=512)[0].text == "512x1"
     assert _halves(size, 2 * 1056 - 1, large=1024, small=512) == []
     assert _halves(size, 10**6, large=1024, small=1024) == []

@@ -13,9 +13,8 @@ import pytest
 from qwisp.cost import CostModel, load_cost
 from qwisp.cost.offered import offered_load, solo_e2e_ps
 from qwisp.memory.session_bytes import SessionBytes
-from qwisp.scheduling.layout import Layout, parse_layout
+from qwisp.scheduling.layout import Layout, RowBytes, parse_layout
 from qwisp.sim.replay import replay, runnable, settings_for
-from qwisp.sim.replay_facts import FlatBytes
 from qwisp.sim.summary import judge
 from qwisp.spec.catalog import load_model
 from qwisp.trace.request import Request, Trace
@@ -44,14 +43,7 @@ def trace_of(*requests: Request) -> Trace:
 
 
 def windows(*contexts: int, kind: str = "whole_window") -> Layout:
-    return Layout(
-        text="made",
-        kind=kind,
-        contexts=contexts,
-        lanes=len(contexts),
-        cut="smallest_fit",
-        context_tokens=max(contexts),
-    )
+    return replace(Layout.sessions(*contexts), kind=kind)
 
 
 def judged(queues_ps, *, drain_ps=0, ratio=Fraction(1, 2), rate=Fraction(1), prompt=5, reply=3):
@@ -164,7 +156,7 @@ def test_a_lone_request_takes_what_its_lengths_say_to_the_picosecond(seed: int) 
     prompt, reply = rng.choice([1, 2, rng.randint(1, 300)]), rng.randint(1, 200)
     settings = settings_for(cost, budget_tokens=rng.choice([0, 1, 50, 1024]))
     lone = trace_of(Request(0, 0, prompt, reply))
-    run = replay(lone, windows(600), FlatBytes(1, 0), cost, settings)
+    run = replay(lone, windows(600), RowBytes(1, 0), cost, settings)
     solo = solo_e2e_ps(cost, np.array([prompt]), np.array([reply]), settings.budget_tokens)
     assert solo.tolist() == [run.executor.records[0].end_ps]
     assert run.summary.verdict == "stable"
@@ -199,11 +191,11 @@ def test_the_longest_alone_includes_the_copies_of_its_own_growth_and_no_more() -
     settings = settings_for(SECONDS, budget_tokens=4, grow_tokens=2)
     layout = windows(8, 32, kind="sized")
     twice = trace_of(Request(0, 0, 3, 12), Request(1, 100 * 10**9, 3, 12))
-    run = replay(twice, layout, FlatBytes(10, 0), SECONDS, settings)
+    run = replay(twice, layout, RowBytes(10, 0), SECONDS, settings)
     assert run.summary.moves == 2
     assert run.summary.verdict == "stable"
     together = trace_of(Request(0, 0, 3, 12), Request(1, 0, 3, 12))
-    run = replay(together, windows(32), FlatBytes(10, 0), SECONDS, settings)
+    run = replay(together, windows(32), RowBytes(10, 0), SECONDS, settings)
     # One after the other: 3 s of prefill and 12 steps over 3 to 14 rows each, no copies.
     assert run.summary.why == "the drain takes 30.0 s, the longest request alone 15.0 s"
     assert run.executor.rounds.end_ps == 2 * (15 * S + 102)
@@ -217,7 +209,7 @@ def test_requests_that_can_never_run_change_nothing() -> None:
     refused = [Request(20 + i, (i * 15 + 3) * 10**9, 10**6, 3) for i in range(40)]
     mixed = sorted([*served, *refused], key=lambda r: r.arrival_ns)
     runs = [
-        replay(trace_of(*some), windows(64), FlatBytes(1, 0), SECONDS, settings)
+        replay(trace_of(*some), windows(64), RowBytes(1, 0), SECONDS, settings)
         for some in (served, mixed)
     ]
     ours, theirs = (run.summary for run in runs)
@@ -230,14 +222,14 @@ def test_requests_that_can_never_run_change_nothing() -> None:
         assert getattr(theirs, name) == getattr(ours, name), name
     assert theirs.e2e_s.n == 12
     assert runs[1].requests["e2e_s"].null_count() == 40
-    assert runnable(trace_of(*mixed), windows(64), FlatBytes(1, 0), settings).requests == tuple(
+    assert runnable(trace_of(*mixed), windows(64), RowBytes(1, 0), settings).requests == tuple(
         served
     )
 
 
 def test_where_nothing_can_run_there_is_no_load_and_it_says_so() -> None:
     alone = trace_of(Request(0, 0, 10**6, 3), Request(1, 10**9, 10**6, 3))
-    run = replay(alone, windows(64), FlatBytes(1, 0), SECONDS)
+    run = replay(alone, windows(64), RowBytes(1, 0), SECONDS)
     assert (run.summary.why, run.summary.load_ratio) == ("no request could run", None)
     assert run.summary.e2e_s.n == 0
 
@@ -255,7 +247,7 @@ def test_absurd_prompts_and_arrivals_keep_their_sign_and_their_size(prompt_token
     work_ps += Fraction(6 * COST.step_ps(4), 4)
     assert offered.exact_ratio == work_ps / (far_ns * 1000)
     if prompt_tokens == 10**7:
-        size, layout = FlatBytes(1, 0), windows(2 * prompt_tokens)
+        size, layout = RowBytes(1, 0), windows(2 * prompt_tokens)
         run = replay(trace, layout, size, COST, settings_for(COST, budget_tokens=0))
         assert run.executor.records[0].first_ps > work_ps * 0.99
         assert run.requests["ttft_s"][0] == pytest.approx(float(work_ps) / 1e12, rel=0.01)
@@ -267,5 +259,5 @@ def test_lanes_times_a_long_run_of_rounds_do_not_wrap() -> None:
     """Eight lanes decode for 2 x 10^18 ps: eight times that is above what 64 bits hold."""
     slow = replace(SECONDS, step_ps_by_width=((8, 10**15),))
     requests = (Request(i, 0, 1, 2000) for i in range(8))
-    run = replay(trace_of(*requests), windows(*[4000] * 8), FlatBytes(1, 0), slow)
+    run = replay(trace_of(*requests), windows(*[4000] * 8), RowBytes(1, 0), slow)
     assert run.summary.mean_decoding == pytest.approx(8, rel=1e-12)

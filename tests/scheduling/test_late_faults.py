@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from qwisp.facts.record import Recorded, write_run
+from qwisp.facts.replay import replay_facts
 from qwisp.scheduling.contract import Grant, LogEntry, Outcome, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import parse_layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
-from qwisp.scheduling.wrappers import Faulty, Recorded, Stepwise
-from qwisp.sim.recorded_facts import facts_of, header_of, write_facts
-from qwisp.sim.replay_facts import replay_facts
+from qwisp.scheduling.wrappers import Faulty, Stepwise
 from qwisp.testing import RowBytes, ScriptedRequest, ToyEngine, solo_reply
 
 SETTINGS = Settings(grow_tokens=4, chunk_tokens=4, budget_tokens=8, step_tokens=2)
@@ -92,8 +92,7 @@ def test_a_failure_in_a_later_repeat_is_told_as_if_every_round_were_asked(
     assert played.scheduler.counts["failed"] == 1
     failed = next(entry for entry in played.log if entry.kind == "failed")
     assert failed.round == index
-    header = header_of(LAYOUT, SETTINGS, RowBytes(), log=played.log)
-    write_facts(tmp_path / "facts.jsonl", header, facts_of(played.recorded))
+    write_run(tmp_path / "facts.jsonl", played.recorded, played.scheduler)
     replay_facts(tmp_path / "facts.jsonl").require_equal(played.log)
 
 

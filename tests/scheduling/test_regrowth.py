@@ -67,7 +67,7 @@ def test_what_a_resume_leaves_is_free_for_a_newcomer_in_that_round() -> None:
         (8, "pause", 2),
         (12, "resume", 2),
     ]
-    assert [(e.round, e.detail[0]) for e in played.log if (e.kind, e.id) == ("admit", 3)] == [
+    assert [(e.round, e.what.slot) for e in played.log if (e.kind, e.id) == ("admit", 3)] == [
         (12, 0)
     ]
 

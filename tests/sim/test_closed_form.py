@@ -118,7 +118,6 @@ def life(record: RequestRecord) -> dict[str, object]:
 
 
 def num_rounds(run: tuple) -> int:
-    """Rounds that the executor ran; a run of equal ones is one line of its table."""
     return sum(run[1].rounds.columns()["rounds"].tolist())
 
 
@@ -168,9 +167,9 @@ def test_the_random_workloads_hold_what_they_are_meant_to_hold() -> None:
     seen: Counter[str] = Counter()
     calls = rounds = 0
     for seed in range(SEEDS):
-        run = scheduler, executor, _ = run_seed(seed, stepwise=False)
-        calls, rounds = calls + len(executor.rounds), rounds + num_rounds(run)
-        seen.update(entry.kind for entry in scheduler.log)
+        run = run_seed(seed, stepwise=False)
+        calls, rounds = calls + len(run[1].rounds), rounds + num_rounds(run)
+        seen.update(entry.kind for entry in run[0].log)
     for kind in ("admit", "decode", "wait", "move", "pause", "resume"):
         assert seen[kind] >= 20, seen
     for kind in ("finished", "refused", "cancelled", "restore", "capture"):
@@ -238,7 +237,6 @@ def test_500_real_requests_give_the_same_run_in_few_calls(
         assert_equal_runs(closed, single)
         assert num_rounds(closed) >= 2 * len(closed[1].rounds)
         assert num_rounds(single) == len(single[1].rounds)
-
 
 # One rule at a time, in rounds written by hand. Times are picoseconds: a round that prefills costs
 # 100, a chunk 10, a token 1; a step 1000 alone and 1500 for two, 3 a used row; a copied row 1.

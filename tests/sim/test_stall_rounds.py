@@ -19,7 +19,6 @@ from qwisp.sim.cost_executor import CostExecutor
 from qwisp.sim.goodput import Slo, goodput
 from qwisp.sim.record import RoundTable
 from qwisp.sim.replay import replay, settings_for
-from qwisp.sim.replay_facts import FlatBytes
 from qwisp.sim.stall_law import stall_law
 from qwisp.testing import RowBytes, sessions
 from qwisp.trace.request import Request, Trace
@@ -89,18 +88,11 @@ ROWS = [(0, 5, 10), (2, 9, 3), (2, 1, 2), (3, 100, 5)]
 
 def replayed(rows, cost=ALONE, contexts=(64, 64), **changes):
     requests = tuple(Request(i, at * 10**9, *rest) for i, (at, *rest) in enumerate(rows))
-    layout = Layout(
-        text="small",
-        kind=changes.pop("kind", "whole_window"),
-        contexts=contexts,
-        lanes=len(contexts),
-        cut="smallest_fit",
-        context_tokens=max(contexts),
-    )
+    layout = replace(Layout.sessions(*contexts), kind=changes.pop("kind", "whole_window"))
     rate = changes.pop("rate", Fraction(1))
     settings = settings_for(cost, budget_tokens=4, **changes)
     trace = Trace(name="small", requests=requests, source="made here")
-    return replay(trace, layout, FlatBytes(10, 7), cost, settings, rate=rate)
+    return replay(trace, layout, RowBytes(10, 7), cost, settings, rate=rate)
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +259,7 @@ def test_a_stream_that_moves_and_one_that_pauses_hold_and_use_what_was_worked_ou
 
 def test_an_arrival_that_was_not_told_yet_interrupts_rounds_that_take_no_time() -> None:
     free = replace(ALONE, step_ps_by_width=((1, 0),))
-    executor = CostExecutor([(0, Ask(0, 1), 9)], free, FlatBytes(1, 0))
+    executor = CostExecutor([(0, Ask(0, 1), 9)], free, RowBytes(1, 0))
     assert executor.run(Round(0, (), (0,), 4, True)).rounds == 1
     assert len(executor.facts(1)) == 1
     assert executor.run(Round(1, (), (0,), 4, True)).rounds == 4
