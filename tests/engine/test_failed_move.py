@@ -15,16 +15,12 @@ from qwisp.engine.decoder import Decoder
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.mixers import Attention
 from qwisp.engine.sampling import Sampling
-from qwisp.engine.tiny import tiny_config
-from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Admit, End, Move, Outcome, Round
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Faulty
-from qwisp.spec.model import ModelSpec
 
 from .hand import Hand
-from .replaying import Facts, replay
-from .runs import CHUNK, Ran, prompts, run, sized
+from .runs import CHUNK, Ran, prompts, replayed, run, sized
 
 pytestmark = pytest.mark.mlx
 
@@ -186,10 +182,8 @@ def test_a_failure_in_any_repeat_is_its_own_streams_and_the_others_go_on(
             assert reply.tokens == whole.tokens[: sum(mine) + n if mine else 0]
         else:
             assert (reply.tokens, reply.end) == (whole.tokens, whole.end)
-    facts = Facts.of(ran.recorded)
-    size = SessionBytes(ModelSpec.from_config(tiny_config("llama")), None, CHUNK)
-    assert replay(facts, LAYOUT, size, SETTINGS) == ran.scheduler.log
-    assert replay(facts, LAYOUT, size, SETTINGS, stepwise=True) == ran.scheduler.log
+    assert replayed(ran) == ran.scheduler.log
+    assert replayed(ran, stepwise=True) == ran.scheduler.log
 
 
 def test_a_client_without_a_request_and_one_that_cannot_hear_the_end_fail_alone(monkeypatch):

@@ -238,6 +238,7 @@ def test_500_real_requests_give_the_same_run_in_few_calls(
         assert num_rounds(closed) >= 2 * len(closed[1].rounds)
         assert num_rounds(single) == len(single[1].rounds)
 
+
 # One rule at a time, in rounds written by hand. Times are picoseconds: a round that prefills costs
 # 100, a chunk 10, a token 1; a step 1000 alone and 1500 for two, 3 a used row; a copied row 1.
 RULES = CostModel(

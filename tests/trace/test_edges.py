@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from qwisp.errors import BadTrace
+from qwisp.facts.file import parse_facts
 from qwisp.trace import azure, burstgpt
 from qwisp.trace.clock_text import iso_ns, scaled_ns
 from qwisp.trace.collect import MAX_TOKENS
-from qwisp.trace.facts_file import parse_facts
 from qwisp.trace.read import parse_trace
 from qwisp.trace.request import Trace
 
