@@ -21,13 +21,6 @@ PHASES = {
     "decode": "#009E73",
     "paused": "#D55E00",
 }
-OUTCOMES = {
-    "finished": "#009E73",
-    "truncated": "#F0E442",
-    "refused": "#E69F00",
-    "failed": "#D55E00",
-    "cancelled": "#999999",
-}
 _WIDTH = 640
 _SLOTS = {"slot": pl.Int64, "session": pl.String}
 
@@ -185,44 +178,6 @@ def ttft_by_candidate(frame: pl.DataFrame) -> alt.LayerChart:
         tooltip=["layout:N", "quantile:N", "ttft_s:Q"],
     )
     return (line + dots).properties(width=_WIDTH, title=title)
-
-
-def outcomes_by_candidate(frame: pl.DataFrame) -> alt.Chart:
-    """Return what became of the requests under each layout.
-
-    Columns `layout`, `outcome` (finished, truncated, refused, failed, cancelled), `requests`.
-    """
-    lost = frame.filter(pl.col("outcome") != "finished")
-    worst = lost.group_by("layout").agg(pl.col("requests").sum()).sort("requests", descending=True)
-    title = "every layout finishes every request"
-    if worst.height and worst["requests"][0]:
-        title = f"{worst['layout'][0]} leaves {worst['requests'][0]:,} requests unfinished or cut"
-    return (
-        alt.Chart(frame, title=title)
-        .mark_bar()
-        .encode(
-            x=alt.X("requests:Q", title="requests"),
-            y=_names("layout", "layout"),
-            color=_colour("outcome", OUTCOMES),
-            tooltip=["layout:N", "outcome:N", "requests:Q"],
-        )
-        .properties(width=_WIDTH)
-    )
-
-
-def comparison(frame: pl.DataFrame, *, metric: str, unit: str, best: str = "most") -> alt.Chart:
-    """Return one bar a layout. Columns `layout`, `value`; `best` is most or least."""
-    ranked = frame.drop_nulls("value").sort("value", descending=best == "most")
-    title = f"no layout has a {metric}"
-    if ranked.height:
-        row = ranked.row(0, named=True)
-        title = f"{row['layout']} has the {best} {metric}: {row['value']:,.3g} {unit}"
-    return (
-        alt.Chart(frame, title=title)
-        .mark_bar(color="#0072B2")
-        .encode(x=alt.X("value:Q", title=f"{metric} ({unit})"), y=_names("layout", "layout"))
-        .properties(width=_WIDTH)
-    )
 
 
 def on_one_axis(guess: float, model: float, receipt: float | None, *, unit: str) -> alt.Chart:

@@ -32,20 +32,6 @@ def prefix_keys(tokens: Sequence[int], step_tokens: int) -> tuple[int, ...]:
     return tuple(keys)
 
 
-def shared_tokens(a: Sequence[int], b: Sequence[int], step_tokens: int, most_tokens: int) -> int:
-    """Return how many leading tokens two prompts are known to share, at most `most_tokens`.
-
-    >>> shared_tokens((5, 6, 7), (5, 6, 8), 512, 10_000)
-    1024
-    """
-    num_equal = 0
-    for key_a, key_b in zip(a, b, strict=False):
-        if key_a != key_b:
-            break
-        num_equal += 1
-    return min(num_equal * step_tokens, most_tokens)
-
-
 def segment_keys(segments: Sequence[tuple[int, int]], step_tokens: int) -> tuple[int, ...]:
     """Return the keys of a prompt made of `(segment id, tokens)`: for texts that are only lengths.
 

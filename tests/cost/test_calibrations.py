@@ -7,7 +7,6 @@ import pytest
 
 from qwisp.cost import calibrated_pairs, load_cost, read_cost, write_cost
 from qwisp.cost.fit import fit, residuals
-from qwisp.cost.growing import growing_session
 from qwisp.cost.store import calibration_path
 from qwisp.errors import BadInput, NotCalibrated
 from qwisp.spec.machine import machine_names
@@ -140,15 +139,3 @@ def test_a_broken_calibration_file_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(BadInput, match="qwisp calibrate"):
         read_cost(path)
-
-
-@pytest.mark.truth
-def test_the_growing_session_follows_from_its_own_two_costs(published):
-    session = published["fieldfare_growing_session"]
-    costs = {int(d): ms / 1000 for d, ms in session["ms_per_new_token"].items()}
-    time = growing_session(
-        costs, step_tokens=session["step_new_tokens"], num_turns=session["turns"]
-    )
-    assert time.between_s / 3600 == pytest.approx(4.1, abs=0.01)
-    # The published total lies between the two readings of the line.
-    assert time.by_depth_s / 3600 < session["total_hours"] < time.between_s / 3600

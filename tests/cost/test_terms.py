@@ -10,7 +10,6 @@ import pytest
 
 from qwisp.cost import CostModel, load_cost
 from qwisp.cost.fit import decode_ps, fit_copies, fit_decode, prefill_ps
-from qwisp.cost.growing import growing_session
 from qwisp.cost.least_absolute import least_absolute
 from qwisp.cost.measured import CopyPoint, DecodePoint, PrefillPoint
 from qwisp.cost.model import PS_PER_S, Residual
@@ -18,7 +17,6 @@ from qwisp.cost.offered import best_width, offered_load, solo_e2e_ps, solo_prefi
 from qwisp.cost.timed import (
     TimedRound,
     calibration_asks,
-    first_and_last,
     hold_out,
     measured_points,
 )
@@ -166,12 +164,6 @@ def test_points_of_rounds_hold_the_rows_that_were_in_use() -> None:
     assert [p.times for p in twice[0]] == [2, 2]
 
 
-def test_first_and_last_tokens_lie_within_their_rounds() -> None:
-    found = first_and_last(rounds_by_hand()[:4])
-    # 0 decodes from 7 s on, 4 steps in 8 s; 1 has its first token at 7 s.
-    assert found == {1: (7.0, 20.0), 0: (9.0, 20.0)}
-
-
 def test_a_prefill_and_the_steps_inside_it_are_charged_apart() -> None:
     cost = replace(FREE, round_ps=1000, chunk_ps=100, token_ps=10, row_ps=1)
     point = PrefillPoint("", 1.0, 3, 5, 0, 8, width=2, steps=4, rows=7)
@@ -225,15 +217,6 @@ def test_the_requests_of_a_calibration_halve_and_end_one_after_the_other() -> No
     behind += [1 + 1 + 16 + 8, 1 + 16 + 8, 16 + 8, 8, 0]
     assert [a.max_new for a in asks] == [b + 10 * (i + 1) for i, b in enumerate(behind)]
     assert calibration_asks(64, 100, 1)[0].prompt_tokens == 64
-
-
-def test_a_growing_session_is_summed_over_its_line() -> None:
-    # 3 turns of 10 tokens end at depths 10, 20, 30; 1 s a token at 10, 3 s at 30.
-    found = growing_session({30: 3.0, 10: 1.0}, step_tokens=10, num_turns=3)
-    assert found.between_s == found.by_depth_s == 10 * (1 + 2 + 3)
-    assert growing_session({20: 2.0, 40: 4.0}, step_tokens=10, num_turns=3) == (90, 60)
-    with pytest.raises(BadInput, match="3 costs"):
-        growing_session({1: 1.0, 2: 2.0, 3: 3.0}, step_tokens=1, num_turns=1)
 
 
 def test_a_residual_is_positive_where_the_fit_is_too_slow() -> None:

@@ -92,8 +92,20 @@ def _errors_of_a_run(model, cost, seed):
     executor = CostExecutor([(0, ask, ask.max_new) for ask in asks.values()], cost, size)
     drive(Scheduler(RowSpace(layout, size), settings), executor)
     errors = []
-    for i, (first_s, last_s) in first_and_last(rounds).items():
+    for i, (first_s, last_s) in _first_and_last(rounds).items():
         record = executor.records[i]
         errors.append(abs(record.first_ps / PS_PER_S / first_s - 1))
         errors.append(abs(record.end_ps / PS_PER_S / last_s - 1))
     return errors
+
+
+def _first_and_last(rounds):
+    """When each request had its first and its last token, in seconds from the start."""
+    now_s, found = 0.0, {}
+    for round, outcome, elapsed_s in rounds:
+        for i in round.decode:
+            # The first token of a repeated round comes when its first step is over.
+            first_s = found.get(i, (now_s + elapsed_s / outcome.rounds, 0))[0]
+            found[i] = (first_s, now_s + elapsed_s)
+        now_s += elapsed_s
+    return found

@@ -26,7 +26,7 @@ def page(name: str = "16384x11", *, num_marks: int = 3) -> Page:
             "end_s": [i + 0.5 for i in range(num_marks)],
         }
     )
-    bars = pl.DataFrame({"layout": [name], "value": [1.0]})
+    waits = pl.DataFrame({"layout": [name], "quantile": ["p95"], "ttft_s": [1.0]})
     return Page(
         title=f"Plan for {name}",
         verdict=f"stable {name}",
@@ -42,7 +42,7 @@ def page(name: str = "16384x11", *, num_marks: int = 3) -> Page:
         ],
         figures=[
             Figure(chart=charts.sessions_over_time(spans, sessions=[name]), caption=name),
-            Figure(chart=charts.comparison(bars, metric=name, unit=name)),
+            Figure(chart=charts.ttft_by_candidate(waits)),
         ],
         stamp=[(name, name)],
     )

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qwisp.scheduling.prefix_plan import common_tokens
 from qwisp.trace.jsonl import line_of
-from qwisp.trace.prefix_key import prefix_keys, segment_keys, shared_tokens
+from qwisp.trace.prefix_key import prefix_keys, segment_keys
 from qwisp.trace.read import read_trace
 from qwisp.trace.request import PREFIX_STEP_TOKENS, Request
 from qwisp.trace.synthetic import Lengths, Workload, agents, gaps_s, generate
@@ -40,7 +41,9 @@ def test_it_has_fan_outs_with_a_shared_prefix(requests) -> None:
     for group in fan_outs:
         first, *others = group
         shared = [
-            shared_tokens(first.prefix, one.prefix, PREFIX_STEP_TOKENS, first.prompt_tokens)
+            common_tokens(
+                first.prefix, first.prompt_tokens, one.prefix, one.prompt_tokens, PREFIX_STEP_TOKENS
+            )
             for one in others
         ]
         assert min(shared) >= 4096 - PREFIX_STEP_TOKENS
