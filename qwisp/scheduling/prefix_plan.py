@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import NamedTuple
 
 MIN_GAIN_TOKENS = 256
@@ -55,11 +57,15 @@ def common_tokens(
     Key i stands for all tokens up to `(i + 1) * step`, or the end of the prompt: equal keys mean
     equal beginnings, so the longest common run is found by bisection.
     """
-    low, high = 0, min(len(ours), len(theirs))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if ours[middle - 1] == theirs[middle - 1]:
-            low = middle
-        else:
-            high = middle - 1
-    return min(low * step, our_tokens, their_tokens)
+    most = min(len(ours), len(theirs))
+    num_equal = leading_keys(most, lambda i: ours[i] == theirs[i])
+    return min(num_equal * step, our_tokens, their_tokens)
+
+
+def leading_keys(most: int, is_shared: Callable[[int], bool]) -> int:
+    """Return how many of the first `most` chained keys are shared: keys 0, 1, ... up to some one.
+
+    >>> leading_keys(5, lambda i: i < 3)
+    3
+    """
+    return bisect_left(range(most), True, key=lambda i: not is_shared(i))

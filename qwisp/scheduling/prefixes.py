@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qwisp.errors import SchedulerBug
 from qwisp.scheduling.contract import Capture, Drop, Restore
-from qwisp.scheduling.prefix_plan import common_tokens, on_grid, plan_prefix
+from qwisp.scheduling.prefix_plan import common_tokens, leading_keys, on_grid, plan_prefix
 from qwisp.scheduling.prefix_store import Entry, PrefixStore, Tier
 
 if TYPE_CHECKING:
@@ -60,14 +60,8 @@ class Prefixes:
     def _shared_with_others(self, stream: Stream) -> int:
         """Return the tokens shared with any other prompt seen: its own keys count once."""
         prefix, (new, old) = stream.ask.prefix, self._seen
-        low, high = 0, len(prefix)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if prefix[middle - 1] in new.again or prefix[middle - 1] in old.again:
-                low = middle
-            else:
-                high = middle - 1
-        return min(low * self._settings.prefix_step_tokens, stream.prompt_tokens)
+        num = leading_keys(len(prefix), lambda i: prefix[i] in new.again or prefix[i] in old.again)
+        return min(num * self._settings.prefix_step_tokens, stream.prompt_tokens)
 
     # ---- admission ---------------------------------------------------------------------------
 
