@@ -14,6 +14,7 @@ import numpy as np
 
 from qwisp.cost.model import PS_PER_S, CostModel
 from qwisp.errors import BadTrace
+from qwisp.scheduling.chunking import num_rounds
 from qwisp.trace.request import Trace
 
 _LARGEST_PS = 2**62  # a bit below what 64 bits hold
@@ -115,9 +116,8 @@ def _solo_ps(
 def _prefill_ps(cost: CostModel, prompts: np.ndarray, budget: int) -> np.ndarray:
     tokens = prompts - int(cost.chunk_rule == "aligned")
     chunks = -(-tokens // cost.chunk_tokens)
-    per_round = max(1, -(-budget // cost.chunk_tokens)) if budget else np.maximum(chunks, 1)
     depth = tokens * (tokens - 1) // 2
-    work = cost.round_ps * -(-chunks // per_round) + cost.chunk_ps * chunks
+    work = cost.round_ps * num_rounds(chunks, budget, cost.chunk_tokens) + cost.chunk_ps * chunks
     work += cost.token_ps * tokens + cost.depth_ps * depth
     if cost.window_depth_ps:
         inside = np.minimum(tokens, cost.window_tokens)

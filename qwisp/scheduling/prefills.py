@@ -40,9 +40,7 @@ class Prefills(deque[Stream]):
         """
         chunking, grants, completed = self._chunking, [], []
         atomic = self._budget_tokens == 0
-        left = 0
-        if not atomic:
-            left = granted_chunks(self._budget_tokens, running, chunking.chunk_tokens)
+        left = granted_chunks(self._budget_tokens, running, chunking.chunk_tokens)
         repeat = 1
         for stream in tuple(self):
             if grants if atomic else left <= 0:
@@ -50,7 +48,7 @@ class Prefills(deque[Stream]):
             start, end = stream.position, stream.prefill_end
             stop = self.stop_of(stream) or end if self.stop_of is not None else end
             wanted = chunking.count(start, stop)
-            if atomic or wanted <= left:
+            if wanted <= left:
                 num_chunks, reached = wanted, stop
             else:
                 num_chunks, reached = left, chunking.advance(start, left, stop)

@@ -56,19 +56,6 @@ class StallLaw:
         return Fraction(self.k, self.stream_gaps) < 1 - Fraction(percentile)
 
 
-def num_rounds(chunks: int, budget_tokens: int, chunk_tokens: int, running: int) -> int:
-    """Return k: rounds that prefill `chunks` chunks beside `running` decoding streams.
-
-    A budget of 0 prefills the whole prompt in one round.
-
-    >>> [num_rounds(11, budget, 1024, 1) for budget in (0, 1024, 2048, 4096, 8192)]
-    [1, 11, 6, 3, 2]
-    """
-    return (
-        -(-chunks // granted_chunks(budget_tokens, running, chunk_tokens)) if budget_tokens else 1
-    )
-
-
 def grant_spans(
     cost: CostModel, prompt_tokens: int, *, budget_tokens: int, running: int = 1
 ) -> Iterator[GrantSpan]:
@@ -76,7 +63,7 @@ def grant_spans(
     chunking = Chunking(cost.chunk_tokens, cost.chunk_rule)
     end = chunking.end(prompt_tokens)
     left = chunking.count(0, end)
-    per_round = granted_chunks(budget_tokens, running, cost.chunk_tokens) if budget_tokens else left
+    per_round = granted_chunks(budget_tokens, running, cost.chunk_tokens)
     start = 0
     while left > 0:
         chunks = min(per_round, left)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from qwisp.cost import load_cost
 from qwisp.cost.model import PS_PER_S
-from qwisp.sim.stall_law import grant_spans, num_rounds, stall_law
+from qwisp.scheduling.chunking import num_rounds
+from qwisp.sim.stall_law import grant_spans, stall_law
 
 COST = load_cost("qwen3.6-35b-a3b", "m1-max-64gb")
 budgets = st.sampled_from([0, 1, 1024, 1025, 2048, 3000, 8192])
