@@ -13,7 +13,6 @@ def command(output_format: str) -> None:
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import json
 import shutil
@@ -27,6 +26,7 @@ import click
 from qwisp.errors import BadInput
 
 Row = Mapping[str, Any]
+_FORMATS = ("json", "csv", "markdown")
 
 
 class Column(NamedTuple):
@@ -49,18 +49,25 @@ class Column(NamedTuple):
 
 def formats(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--json`, `--csv`, `--markdown`; the function receives `output_format`."""
+    for name in reversed(_FORMATS):
+        function = click.option(
+            f"--{name}",
+            f"as_{name}",
+            is_flag=True,
+            expose_value=False,
+            callback=_choose,
+            help=f"Print {name}.",
+        )(function)
+    return function
 
-    @functools.wraps(function)
-    def with_format(*args: Any, **kwargs: Any) -> Any:
-        chosen = [name for name in ("json", "csv", "markdown") if kwargs.pop(f"as_{name}")]
-        if len(chosen) > 1:
-            raise BadInput(f"{len(chosen)} output formats: {', '.join(chosen)}", "ask for one")
-        return function(*args, output_format=chosen[0] if chosen else "table", **kwargs)
 
-    for name in ("markdown", "csv", "json"):
-        option = click.option(f"--{name}", f"as_{name}", is_flag=True, help=f"Print {name}.")
-        with_format = option(with_format)
-    return with_format
+def _choose(ctx: click.Context, option: click.Parameter, is_asked: bool) -> None:
+    taken = ctx.params.setdefault("output_format", "table")
+    if is_asked and taken != "table":
+        both = sorted((taken, option.name.removeprefix("as_")), key=_FORMATS.index)
+        raise BadInput(f"2 output formats: {', '.join(both)}", "ask for one")
+    if is_asked:
+        ctx.params["output_format"] = option.name.removeprefix("as_")
 
 
 def emit(

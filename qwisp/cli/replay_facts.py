@@ -23,7 +23,7 @@ _SHOWN = (
 )
 COLUMNS = tuple(map(output.Column, _SHOWN.split()))
 _POLICIES = {"order", "cut"}
-_ALLOWED = {"facts", "model", "machine", "as_json", "as_csv", "as_markdown", *_POLICIES}
+_ALLOWED = {"facts", "model", "machine", "output_format", *_POLICIES}
 
 
 def show_facts(path: str, output_format: str) -> None:
