@@ -53,7 +53,7 @@ def test_a_checkpoint_is_reconciled_by_its_own_shapes():
     assert result.exit_code == 0
     assert "recall_ring-weights,qwisp,weights," in result.stdout
     assert "recall_ring-8192,qwisp,sliding," in result.stdout
-    assert "12 of 12 rows reproduced" in result.stdout
+    assert "12 of 12 rows reproduced" in result.stderr
 
 
 def test_weights_that_are_kept_twice_are_a_miss(monkeypatch: pytest.MonkeyPatch):
