@@ -41,7 +41,7 @@ class Tokens(click.ParamType):
         return value if isinstance(value, int) else parse_tokens(value)
 
 
-class Size(click.ParamType):
+class ByteCount(click.ParamType):
     """A size like 8GiB, 12g or 512MB; a share would be a share of nothing."""
 
     name = "size"
@@ -75,7 +75,7 @@ OPTIONS = [
     click.option("--chunk", "-ub", "--ubatch-size", type=Tokens(), help="Prefill chunk."),
     click.option("--kv-bits", type=int, help="Cache rows in 16, 8 or 4 bits."),
     click.option("--memory", metavar="SIZE", help="What the process may take, like 40GiB or 80%."),
-    click.option("--weights", type=Size(), help="Bytes of the weights, if they are not known."),
+    click.option("--weights", type=ByteCount(), help="Bytes of the weights, if they are not known."),
     click.option("--slots", type=int, help="Expert slots per layer (fieldfare)."),
     click.option("--prompt", type=Tokens(), help="Longest prompt; default: the whole context."),
     click.option("--prompt-cache", type=int, default=0, help="Stored prompts to keep."),
@@ -104,7 +104,7 @@ OPTIONS = [
     click.option("--kv-cache-dtype", help="vLLM: type of cache rows."),
     click.option("-tp", "--tensor-parallel-size", type=int, help="vLLM: devices per layer."),
     click.option("--gpu-memory-utilization", type=float, help="vLLM: share of the VRAM."),
-    click.option("--vram", type=Size(), help="VRAM of the device, instead of --machine."),
+    click.option("--vram", type=ByteCount(), help="VRAM of the device, instead of --machine."),
 ]
 
 

@@ -20,7 +20,7 @@ from qwisp.study import (
     verdict_of,
 )
 from qwisp.study.find import experiments_folder
-from qwisp.study.page import bar_text, origin, value_text
+from qwisp.study.page import bar_text, receipts_origin, value_text
 
 _experiments = click.option(
     "--experiments",
@@ -185,7 +185,7 @@ def _page(verdict: Verdict) -> object:
         facts=[("Question", study.question), ("Protocol", study.protocol)],
         tables=tables,
         figures=[Figure(chart=chart, caption=caption) for chart, caption in charts],
-        stamp=origin(verdict),
+        stamp=receipts_origin(verdict),
     )
 
 

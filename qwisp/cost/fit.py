@@ -17,7 +17,7 @@ from qwisp.cost.model import PS_PER_S, CostModel, Residual, depth_sum
 from qwisp.errors import BadInput
 
 
-def fit(measured: Measurements) -> CostModel:
+def fit_cost(measured: Measurements) -> CostModel:
     """Return the cost model of `measured`; what was not measured stays unknown in it.
 
     Decode comes first (a table by width and a cost per used row), because a prefill round also

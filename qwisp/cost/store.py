@@ -119,9 +119,9 @@ def read_cost(path: Path) -> tuple[CostModel, Measurements]:
 
 def write_cost(path: Path, measured: Measurements) -> CostModel:
     """Fit `measured`, write figures, coefficients and residuals to `path`, return the model."""
-    from qwisp.cost.fit import fit, residuals
+    from qwisp.cost.fit import fit_cost, residuals
 
-    model = fit(measured)
+    model = fit_cost(measured)
     model = replace(model, residuals=residuals(model, measured))
     document: dict[str, Any] = {"schema": SCHEMA} | asdict(measured)
     for name, point in _POINTS.items():

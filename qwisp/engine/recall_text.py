@@ -20,7 +20,7 @@ VOCAB = 2 * NUM_FACTS + NUM_WORDS
 RING_WINDOW = 4096
 
 
-class Question(NamedTuple):
+class Recall(NamedTuple):
     """A prompt that ends with the question, and the tokens that answer it."""
 
     prompt: tuple[int, ...]
@@ -35,7 +35,7 @@ def question(
     depth: float = 0.5,
     reply_tokens: int = 32,
     lead_tokens: int = 0,
-) -> Question:
+) -> Recall:
     """Return a haystack of `tokens` distinct tokens asked at `depth` (0: its start, 1: its end).
 
     `lead_tokens` further distinct ones stand before it. For `state`, the facts are spread over
@@ -51,7 +51,7 @@ def question(
     if kind == "state":
         return _chain(text, rng, lead_tokens, tokens, depth, reply_tokens)
     at = lead_tokens + min(int(depth * (tokens - 1)), tokens - 2 - reply_tokens)
-    return Question((*text, text[at]), tuple(text[at + 1 : at + 1 + reply_tokens]))
+    return Recall((*text, text[at]), tuple(text[at + 1 : at + 1 + reply_tokens]))
 
 
 def _chain(
@@ -61,7 +61,7 @@ def _chain(
     tokens: int,
     depth: float,
     reply_tokens: int,
-) -> Question:
+) -> Recall:
     """Put every fact into the text as a pair (key, value); values lead from fact to fact."""
     order = rng.permutation(NUM_FACTS)
     after = {int(a): int(b) for a, b in zip(order, np.roll(order, -1), strict=True)}
@@ -75,4 +75,4 @@ def _chain(
     for _ in range(reply_tokens):
         fact = after[fact]
         reply.append(NUM_FACTS + fact)
-    return Question((*text, facts[asked]), tuple(reply))
+    return Recall((*text, facts[asked]), tuple(reply))

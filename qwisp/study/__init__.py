@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from qwisp.study.declare import Criterion, Study
 from qwisp.study.find import load_study, study_ids
-from qwisp.study.judge import Judged, Verdict, judge, verdict_of
+from qwisp.study.judge import Judged, Verdict, verdict_of
 from qwisp.study.page import verdict_markdown
 from qwisp.study.run import run_study
 
@@ -25,7 +25,6 @@ __all__ = [
     "Judged",
     "Study",
     "Verdict",
-    "judge",
     "load_study",
     "run_study",
     "study_ids",

@@ -53,12 +53,12 @@ class Verdict:
 
 
 def verdict_of(study: Study, folder: Path) -> Verdict:
-    """Return the verdict of a study's receipts file. Raises `BadInput` as `judge` does."""
+    """Return the verdict of a study's receipts file. Raises `BadInput` as `verdict_on` does."""
     found = read_receipts(folder / RECEIPTS_FILE)
-    return judge(study, found.all, found.torn)
+    return verdict_on(study, found.all, found.torn)
 
 
-def judge(study: Study, receipts: Sequence[Receipt], torn: str = "") -> Verdict:
+def verdict_on(study: Study, receipts: Sequence[Receipt], torn: str = "") -> Verdict:
     """Return the verdict. Raises `BadInput` if the criteria are not those declared at the start."""
     check_declared(study, receipts)
     latest = {receipt.inputs_hash: receipt for receipt in receipts[1:]}

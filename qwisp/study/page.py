@@ -29,7 +29,7 @@ def verdict_markdown(verdict: Verdict) -> str:
     lines += ["", "## Bars", ""]
     lines += [f"* **{one.criterion.name}**: {one.criterion.why}" for one in verdict.judged]
     lines += ["", "## Origin", ""]
-    lines += [f"* {label}: {value}" for label, value in origin(verdict)]
+    lines += [f"* {label}: {value}" for label, value in receipts_origin(verdict)]
     return "\n".join([*lines, ""])
 
 
@@ -58,7 +58,7 @@ def _row(judged: Judged) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def origin(verdict: Verdict) -> list[tuple[str, str]]:
+def receipts_origin(verdict: Verdict) -> list[tuple[str, str]]:
     """Return label and value of where the receipts come from."""
     receipts = verdict.receipts
     rows = [

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qwisp.receipts import Measured, ReceiptBook, Stamp
 from qwisp.study.declare import Study
-from qwisp.study.judge import CRITERIA_METRIC, RECEIPTS_FILE, Verdict, check_declared, judge
+from qwisp.study.judge import CRITERIA_METRIC, RECEIPTS_FILE, Verdict, check_declared, verdict_on
 
 
 def run_study(study: Study, folder: Path, *, stamp: Stamp, clock: Callable[[], float]) -> Verdict:
@@ -30,4 +30,4 @@ def run_study(study: Study, folder: Path, *, stamp: Stamp, clock: Callable[[], f
             inputs = {"criteria_hash": study.criteria_hash}
             book.once(CRITERIA_METRIC, inputs, lambda: Measured(declared, "", "declaration"))
         study.measure(book)
-        return judge(study, book.receipts, book.torn)
+        return verdict_on(study, book.receipts, book.torn)

@@ -82,7 +82,7 @@ class Workload:
     tokens_per_s: float = 60.0
 
 
-def generate(work: Workload, rng: np.random.Generator, name: str = "synthetic") -> Trace:
+def synthetic_trace(work: Workload, rng: np.random.Generator, name: str = "synthetic") -> Trace:
     """Return a trace of `work`; the same state of `rng` gives the same trace."""
     made: list[tuple[int, int, int, tuple[int, ...]]] = []
     segments = _Segments()
@@ -155,7 +155,7 @@ AGENTS_SEED = 1
 
 def agents() -> Trace:
     """Return the bundled agent trace: see `data/traces/README.md`."""
-    return generate(AGENTS, np.random.default_rng(AGENTS_SEED), "agents")
+    return synthetic_trace(AGENTS, np.random.default_rng(AGENTS_SEED), "agents")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from qwisp.cost import calibrated_pairs, load_cost, read_cost, write_cost
-from qwisp.cost.fit import fit, residuals
+from qwisp.cost.fit import fit_cost, residuals
 from qwisp.cost.store import calibration_path
 from qwisp.errors import BadInput, NotCalibrated
 from qwisp.spec.machine import machine_names
@@ -27,7 +27,7 @@ def published(request):
 @pytest.mark.parametrize("pair", calibrated_pairs(), ids=" on ".join)
 def test_the_stored_coefficients_follow_from_the_stored_figures(pair):
     stored, measured = read_cost(calibration_path(*pair))
-    again = fit(measured)
+    again = fit_cost(measured)
     for name in FITTED.split():
         assert getattr(again, name) == getattr(stored, name), name
     fresh = residuals(again, measured)
@@ -74,7 +74,7 @@ def test_the_assumed_length_of_the_short_prompt_does_not_matter(own_tokens):
     points = tuple(
         p._replace(tokens=own_tokens) if "own prefill" in p.label else p for p in measured.prefill
     )
-    again = fit(replace(measured, prefill=points))
+    again = fit_cost(replace(measured, prefill=points))
     for name in ("round_ps", "chunk_ps", "token_ps", "depth_ps"):
         # The corner of the optimum is the same; solving it from other rows may differ in a bit.
         assert getattr(again, name) == pytest.approx(getattr(stored, name), abs=1), name

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qwisp.cost.fit import fit, fit_copies, fit_decode, prefill_ps, residuals
+from qwisp.cost.fit import fit_copies, fit_cost, fit_decode, prefill_ps, residuals
 from qwisp.cost.least_absolute import MAX_POINTS, least_absolute
 from qwisp.cost.measured import CopyPoint, DecodePoint, Measurements, PrefillPoint
 from qwisp.cost.model import PS_PER_S, CostModel
@@ -54,7 +54,7 @@ def _measure(rounds=SHAPES):
 
 
 def test_clean_measurements_give_the_coefficients_back():
-    found = fit(_measure())
+    found = fit_cost(_measure())
     for name in ("round_ps", "chunk_ps", "token_ps", "depth_ps", "window_depth_ps", "row_ps"):
         # Seconds are binary floats: 1 part in 10^6 is far below what any clock resolves.
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-6), name
@@ -68,7 +68,7 @@ def test_every_measured_time_has_a_residual_and_a_wild_one_stays_visible():
     wild = measured.prefill[1]._replace(seconds=measured.prefill[1].seconds * 3)
     points = (measured.prefill[0], wild, *measured.prefill[2:])
     measured = replace(measured, prefill=points)
-    found = fit(measured)
+    found = fit_cost(measured)
     errors = [r.error for r in residuals(found, measured)]
     assert len(errors) == len(points) + len(measured.decode)
     assert errors[1] == pytest.approx(-2 / 3, abs=1e-6)
@@ -112,7 +112,7 @@ def test_a_prefill_of_no_time_is_refused(seconds):
     first, *others = _measure().prefill
     measured = replace(_measure(), prefill=(first._replace(seconds=seconds), *others))
     with pytest.raises(BadInput, match="not above zero"):
-        fit(measured)
+        fit_cost(measured)
 
 
 def test_rows_cost_nothing_where_no_run_varied_them_and_never_less_than_nothing():
@@ -128,12 +128,12 @@ def test_a_decode_step_of_no_time_is_refused():
 def test_what_was_not_measured_stays_unknown():
     measured = _measure()
     with pytest.raises(NotCalibrated, match="decode"):
-        fit(replace(measured, decode=()))  # its prefills ran beside decoding lanes
+        fit_cost(replace(measured, decode=()))  # its prefills ran beside decoding lanes
     alone = tuple(p for p in _measure(ALONE).prefill if not p.width)
-    no_decode = fit(replace(measured, decode=(), prefill=alone))
-    no_prefill = fit(replace(measured, prefill=()))
+    no_decode = fit_cost(replace(measured, decode=(), prefill=alone))
+    no_prefill = fit_cost(replace(measured, prefill=()))
     assert (no_decode.has_prefill, no_decode.has_decode) == (True, False)
     assert (no_prefill.has_prefill, no_prefill.has_decode) == (False, True)
     with pytest.raises(BadInput, match="copy speed"):
-        fit(replace(measured, copies=()))
+        fit_cost(replace(measured, copies=()))
     assert fit_copies([]) == 0

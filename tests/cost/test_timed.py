@@ -3,7 +3,7 @@
 import pytest
 
 from qwisp.cost import CostModel
-from qwisp.cost.fit import fit, residuals
+from qwisp.cost.fit import fit_cost, residuals
 from qwisp.cost.measured import CopyPoint, Measurements
 from qwisp.cost.model import PS_PER_S
 from qwisp.cost.timed import Timed, calibration_asks, hold_out, measured_points
@@ -61,7 +61,7 @@ def test_a_calibrated_simulator_gives_its_own_costs_back(points):
         decode=decode,
         copies=(CopyPoint("", 1.0, 2 * 10**9),),
     )
-    found = fit(measured)
+    found = fit_cost(measured)
     for name in ("round_ps", "chunk_ps", "token_ps", "depth_ps", "row_ps"):
         # Rows of a repeated round are counted at its middle, to a whole row.
         assert getattr(found, name) == pytest.approx(getattr(TRUE, name), rel=1e-3), name

@@ -18,7 +18,7 @@ from qwisp.engine.hostile import HostileOps
 from qwisp.engine.identity import Safeguards
 from qwisp.engine.recall import build, codes
 from qwisp.engine.recall_run import recall_in_a_crowd
-from qwisp.engine.recall_text import KINDS, RING_WINDOW, VOCAB, Kind, Question, question
+from qwisp.engine.recall_text import KINDS, RING_WINDOW, VOCAB, Kind, Recall, question
 from qwisp.scheduling.contract import Move
 from qwisp.spec.data_files import data_path
 
@@ -31,7 +31,7 @@ TOKENS = 300  # of a short haystack, all of which lies in rings and rows
 DEPTHS = tuple(np.linspace(0.1, 0.9, LANES))
 
 
-def asked(kind: Kind, tokens: int, lead_tokens: int = 0) -> list[Question]:
+def asked(kind: Kind, tokens: int, lead_tokens: int = 0) -> list[Recall]:
     rng = np.random.default_rng(11)
     return [
         question(kind, tokens, rng, depth=d, reply_tokens=REPLY, lead_tokens=lead_tokens)
@@ -39,7 +39,7 @@ def asked(kind: Kind, tokens: int, lead_tokens: int = 0) -> list[Question]:
     ]
 
 
-def right(hand: Hand, questions: list[Question]) -> list[int]:
+def right(hand: Hand, questions: list[Recall]) -> list[int]:
     """Return how many tokens of each reply were right before the first wrong one."""
     counts = []
     for i, q in enumerate(questions):
@@ -50,7 +50,7 @@ def right(hand: Hand, questions: list[Question]) -> list[int]:
 
 def answered(
     kind: Kind,
-    questions: list[Question],
+    questions: list[Recall],
     *,
     after_move: Callable[[Hand, int, int], None] = lambda hand, source, target: None,
     safeguards: Safeguards | None = None,

@@ -16,7 +16,7 @@ from qwisp.trace.jsonl import line_of
 from qwisp.trace.prefix_key import prefix_keys, segment_keys
 from qwisp.trace.read import read_trace
 from qwisp.trace.request import PREFIX_STEP_TOKENS, Request
-from qwisp.trace.synthetic import Lengths, Workload, agents, gaps_s, generate
+from qwisp.trace.synthetic import Lengths, Workload, agents, gaps_s, synthetic_trace
 
 BUNDLED = Path(__file__).parents[2] / "data" / "traces" / "agents.jsonl"
 GROW_TOKENS = 8192
@@ -117,8 +117,8 @@ def test_the_layout_named_first_has_50_moves_and_5_pauses_or_more() -> None:
 def test_any_seed_gives_a_trace_that_keeps_the_rules(seed: int, kind: str) -> None:
     reply = Lengths(median=300, spread=0.8, low=5, high=3000, kind=kind)
     work = Workload(num_tasks=6, reply=reply)
-    trace = generate(work, np.random.default_rng(seed))
-    assert trace == generate(work, np.random.default_rng(seed))
+    trace = synthetic_trace(work, np.random.default_rng(seed))
+    assert trace == synthetic_trace(work, np.random.default_rng(seed))
     arrivals = [request.arrival_ns for request in trace.requests]
     assert arrivals == sorted(arrivals)
     assert arrivals[0] == 0
