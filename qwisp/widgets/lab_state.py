@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -182,17 +181,6 @@ class LabState:
         """Return the command line of each policy."""
         sides = [self.scenario.a, *([self.scenario.b] if self.scenario.has_b else [])]
         return [side.command() for side in sides]
-
-    def save_html(self, path: str | Path, num_times: int = 120) -> Path:
-        """Write a page that works from a file, with a slider over `num_times` precomputed times.
-
-        Raises `QwispError` for a scenario that cannot be replayed.
-        """
-        from qwisp.widgets.twin import twin_page
-
-        path = Path(path)
-        path.write_text(twin_page(self, num_times), encoding="utf-8")
-        return path
 
     def _run(self, policy: str) -> Run:
         runs = self.runs

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ipywidgets as w
@@ -19,7 +20,7 @@ from qwisp.spec.machine import machine_names
 from qwisp.widgets.figures import picture
 from qwisp.widgets.lab_state import LabState
 from qwisp.widgets.scenario import Scenario, bundled_traces
-from qwisp.widgets.twin import num_stuck, wait_rows
+from qwisp.widgets.twin import num_stuck, save_html, wait_rows
 
 LAYOUTS = (
     "65536,32768x3,16384x11",
@@ -125,6 +126,10 @@ class LabView(w.VBox):
 
     def __repr__(self) -> str:
         return self.state.error or self.state.finding()
+
+    def save_html(self, path: str | Path, num_times: int = 120) -> Path:
+        """Write this lab as a page that works from a file; return its path. Raises `QwispError`."""
+        return save_html(self.state, path, num_times)
 
     # ---- what a user does --------------------------------------------------------------------
 

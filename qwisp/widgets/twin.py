@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from qwisp.charts.lab_page import Shown, slider_page
@@ -12,11 +14,17 @@ from qwisp.widgets.moment import Moment, moments
 MAX_ROWS = 12
 
 
-def twin_page(state: LabState, num_times: int) -> str:
-    """Return a page with a slider over `num_times` times of the state's window, as HTML.
+def save_html(state: LabState, path: str | Path, num_times: int = 120) -> Path:
+    """Write a page with a slider over `num_times` times of the state's window; return its path.
 
-    Raises `QwispError` for a scenario that cannot be replayed.
+    It works from a file. Raises `QwispError` for a scenario that cannot be replayed.
     """
+    path = Path(path)
+    path.write_text(_page(state, num_times), encoding="utf-8")
+    return path
+
+
+def _page(state: LabState, num_times: int) -> str:
     runs, window = state.runs, state.window()
     times = np.linspace(*window, num_times).round(3).tolist()
     found = [moments(run, times) for run in runs.values()]

@@ -12,6 +12,7 @@ import pytest
 from qwisp.widgets.lab_state import LabState
 from qwisp.widgets.moment import moments
 from qwisp.widgets.scenario import Scenario
+from qwisp.widgets.twin import save_html
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTLINED = 'path[stroke="#000"][stroke-width="1.5"]'
@@ -101,7 +102,7 @@ def _settled(page, field) -> str:
 
 def test_the_page_from_a_file_moves_with_its_slider_and_loads_nothing(watch, tmp_path) -> None:
     state = LabState(Scenario(layout_b="4096x12,16384x2"), at_s=9800.0)
-    path = state.save_html(tmp_path / "lab.html", num_times=60)
+    path = save_html(state, tmp_path / "lab.html", num_times=60)
     assert path.stat().st_size < 1.5e6
     page = watch.page
     page.goto(path.as_uri())
@@ -137,7 +138,7 @@ def test_a_link_to_the_page_names_a_time_and_says_when_it_means_another_lab(
     watch, tmp_path
 ) -> None:
     state = LabState(Scenario(layout="16384x8"), at_s=9000.0)
-    path = state.save_html(tmp_path / "lab.html", num_times=30)
+    path = save_html(state, tmp_path / "lab.html", num_times=30)
     page = watch.page
     page.goto(f"{path.as_uri()}#{state.to_string()}")
     clock = page.locator("#clock").inner_text()

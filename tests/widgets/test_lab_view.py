@@ -135,3 +135,10 @@ def test_without_a_screen_the_lab_is_its_finding(lab: LabView) -> None:
 def test_an_unknown_field_is_refused_by_name() -> None:
     with pytest.raises(BadInput, match="no field 'speed'"):
         show_lab(speed="2x")
+
+
+def test_a_lab_is_saved_as_the_page_of_its_state(lab: LabView, tmp_path) -> None:
+    lab.time.value = 9800.0
+    text = lab.save_html(tmp_path / "lab.html", num_times=3).read_text("utf-8")
+    assert lab.state.scenario.to_string() in text
+    assert lab.state.run_a.summary.verdict in text
