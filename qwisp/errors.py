@@ -46,7 +46,14 @@ class BadTrace(BadInput):
 
 
 class NotCalibrated(QwispError):
-    """Times were asked for a model and machine nobody has measured."""
+    """Times were asked for a model and machine nobody has measured.
+
+    `remarks` are sentences about what is known all the same.
+    """
+
+    def __init__(self, what: str, todo: str, remarks: tuple[str, ...] = ()) -> None:
+        super().__init__(what, todo)
+        self.remarks = remarks
 
 
 class NotInstalled(QwispError):

@@ -259,15 +259,17 @@ def test_the_command_line_agrees_with_the_rule(model: str, prefill: str):
 @pytest.mark.parametrize("memory", [None, "12GiB"])
 def test_plan_replay_and_the_lab_read_a_context_by_the_rule(context: int, memory: str | None):
     """All three ask through one reader; named memory leaves the machine out of it."""
-    from qwisp.cli.replay_options import Question
+    from qwisp.planner.question import Question, read_question
     from qwisp.spec.data_files import data_path
 
     def ask() -> Question:
-        return Question.ask(
-            model=QWEN.name, machine=M1.name, memory=memory, context=str(context), order="fcfs",
-            trace=str(data_path("traces", "agents.jsonl")), lenient=False, budget=None, grow=None,
-            rate=None, max_new="unset",
-        )  # fmt: skip
+        return read_question(
+            model=QWEN.name,
+            machine=M1.name,
+            memory=memory,
+            context=str(context),
+            trace=data_path("traces", "agents.jsonl"),
+        )
 
     refusal = ContextAdmission(QWEN, None if memory else M1).check(context)
     if refusal is None:

@@ -1,12 +1,18 @@
-"""The session lists that a plan compares: a small fixed set, partly shaped by the trace."""
+"""The session lists that a plan compares, partly shaped by the trace, and one of them replayed."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 
-from qwisp.scheduling.layout import MARGIN_ROWS, Layout, SessionSize, parse_layout
+from qwisp.errors import CheckFailed
+from qwisp.planner.question import Question
+from qwisp.scheduling.layout import MARGIN_ROWS, Layout, SessionSize
+from qwisp.sim.run import Run
+from qwisp.sim.summary import Summary
+from qwisp.sim.sustain import Sustained, sustain
 from qwisp.trace.request import Trace
 
 FIXED_LISTS = ("65536,32768x3,16384x11", "4096x12,16384x2")
@@ -50,23 +56,60 @@ def proposals(
     return list(dict.fromkeys(found))
 
 
-def layout_of(
-    proposal: Proposal,
-    size: SessionSize,
-    memory_bytes: int,
-    model_context_tokens: int,
-    own_context_tokens: int | None = None,
-    machine_bytes: int | None = None,
-) -> Layout:
-    """Return the layout of a proposal. Raises `BadInput`, also for a model too short for it."""
-    return parse_layout(
-        proposal.text,
-        size=size,
-        memory_bytes=memory_bytes,
-        model_context_tokens=model_context_tokens,
-        own_context_tokens=proposal.own_context_tokens or own_context_tokens,
-        machine_bytes=machine_bytes,
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A layout and what became of the trace under it; `run` is None when it does not fit.
+
+    `easier` is the same at 0.8 of the rate; `sustained` the highest rate it keeps up with.
+    """
+
+    proposal: Proposal
+    layout: Layout
+    num_bytes: int
+    run: Run | None = None
+    easier: Summary | None = None
+    sustained: Sustained | None = None
+
+    @property
+    def feasible(self) -> bool:
+        """It fits the session memory."""
+        return self.run is not None
+
+
+def replay_layout(
+    question: Question, text: str, *, cut: str | None = None, find_rate: bool = False
+) -> Candidate:
+    """Return what becomes of a question's trace under one layout; no run where it does not fit.
+
+    With `find_rate` it runs at the highest rate that the layout sustains, else at the question's
+    own or as recorded. Raises `BadInput` for a text that is no layout here, and `CheckFailed` when
+    no rate is sustained.
+    """
+    layout = question.layout(text, cut=cut)
+    found = Candidate(
+        proposal=Proposal(text, question.own_context_tokens),
+        layout=layout,
+        num_bytes=layout.num_bytes(question.size),
     )
+    if found.num_bytes > question.memory_bytes:
+        return found
+    rate, run_at = question.rate or Fraction(1), question.replays(layout)
+    if find_rate:
+        served = question.served(layout)
+        if not served.requests:
+            raise CheckFailed(
+                f"{layout.text} can run none of {len(question.trace.requests):,} requests",
+                "give larger sessions with --layout",
+            )
+        sustained = sustain(question.trace, question.offered(served).ratio, run_at)
+        if not sustained.rate:
+            raise CheckFailed(
+                f"{layout.text}: {sustained}",
+                "give larger sessions or fewer long requests; --rate replays at any rate all the "
+                "same",
+            )
+        rate, found = sustained.rate, replace(found, sustained=sustained)
+    return replace(found, run=run_at(question.trace, rate=rate))
 
 
 def _halves(size: SessionSize, memory_bytes: int, *, large: int, small: int) -> list[Proposal]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from qwisp.planner.plan import Candidate, Plan
+from qwisp.planner.candidates import Candidate
+from qwisp.planner.plan import Plan
+from qwisp.planner.question import Question
+from qwisp.sim.prefix_use import prefix_use
 from qwisp.sim.summary import Spread, Summary
 
 SCHEMA = "qwisp-plan-1"
@@ -42,15 +45,15 @@ _SPREADS = (
 )
 
 
-def plan_document(plan: Plan, machine: str) -> dict[str, Any]:
+def plan_document(plan: Plan) -> dict[str, Any]:
     """Return the document of `qwisp plan --json`. Loads and capacities are requests a second."""
-    offered = plan.offered
+    question, offered = plan.question, plan.offered
     return {
         "schema": SCHEMA,
-        "model": plan.model.name,
-        "machine": machine,
-        "trace": plan.trace.name,
-        "memory_bytes": plan.memory_bytes,
+        "model": question.model.name,
+        "machine": question.machine.name,
+        "trace": question.trace.name,
+        "memory_bytes": question.memory_bytes,
         "offered": {
             "load": offered.load_requests_per_s,
             "capacity": offered.capacity_requests_per_s,
@@ -87,6 +90,39 @@ def candidate_document(candidate: Candidate) -> dict[str, Any]:
             "e2e_s": asdict(candidate.easier.e2e_s),
         },
     }
+
+
+def replay_document(question: Question, candidate: Candidate) -> dict[str, Any]:
+    """Return the document of `qwisp replay --json`: one candidate with its settings.
+
+    Without a run, because the layout does not fit, everything that needs one is null.
+    """
+    layout, run = candidate.layout, candidate.run
+    document = {
+        "schema": "qwisp-replay-1",
+        "model": question.model.name,
+        "machine": question.machine.name,
+        "trace": question.trace.name,
+        "memory_bytes": question.memory_bytes,
+        "rate": float(run.rate) if run else None,
+        "max_new": question.max_new,
+        "settings": asdict(question.settings),
+        "layout": layout.text,
+        "cut": layout.cut,
+        "context_tokens": question.own_context_tokens,
+        "sessions": len(layout.contexts),
+        "largest_session_tokens": layout.context_tokens,
+        "feasible": candidate.feasible,
+        "bytes": candidate.num_bytes,
+        "prefix": asdict(use) if run and (use := prefix_use(run)) else None,
+        **summary_document(run.summary if run else None),
+    }
+    if run is None:
+        document["why"] = (
+            f"{layout.text} takes {candidate.num_bytes:,} bytes, above the "
+            f"{question.memory_bytes:,} for sessions"
+        )
+    return document
 
 
 def summary_document(summary: Summary | None) -> dict[str, Any]:

@@ -6,41 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from qwisp.cost import CostModel
-from qwisp.cost.offered import Offered, offered_load
+from qwisp.cost.offered import Offered
 from qwisp.errors import BadInput
-from qwisp.memory.session_bytes import SessionBytes
-from qwisp.planner.candidates import Proposal, layout_of, proposals
-from qwisp.scheduling.layout import Layout
-from qwisp.scheduling.settings import Settings
-from qwisp.sim.replay import MaxNew, replay, runnable, settings_for
-from qwisp.sim.run import Run
+from qwisp.planner.candidates import Candidate, Proposal, proposals
+from qwisp.planner.question import Question
 from qwisp.sim.summary import Summary
 from qwisp.sim.sustain import Sustained, sustain
-from qwisp.spec.model import ModelSpec
 from qwisp.trace.request import Trace
 
 EASIER = Fraction(4, 5)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A layout and what became of the trace under it; `run` is None when it does not fit.
-
-    `easier` is the same at 0.8 of the rate; `sustained` the highest rate it keeps up with.
-    """
-
-    proposal: Proposal
-    layout: Layout
-    num_bytes: int
-    run: Run | None = None
-    easier: Summary | None = None
-    sustained: Sustained | None = None
-
-    @property
-    def feasible(self) -> bool:
-        """It fits the session memory."""
-        return self.run is not None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +30,7 @@ class Plan:
     traffic does not tell them apart and none is ranked.
     """
 
-    model: ModelSpec
-    cost: CostModel
-    trace: Trace
-    memory_bytes: int
+    question: Question
     offered: Offered
     rate: Fraction
     candidates: tuple[Candidate, ...]
@@ -70,58 +41,32 @@ class Plan:
 
 
 def make_plan(
-    model: ModelSpec,
-    cost: CostModel,
-    trace: Trace,
-    memory_bytes: int,
-    *,
+    question: Question,
     layouts: tuple[Proposal, ...] = (),
-    settings: Settings | None = None,
-    rate: Fraction | None = None,
-    max_new: MaxNew = "unset",
-    own_context_tokens: int | None = None,
-    machine_bytes: int | None = None,
+    *,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Plan:
-    """Return the plan for a model, its cost on a machine, a trace and bytes for sessions.
+    """Return the plan for a question, among `layouts` if any are named.
 
-    Without `rate` every feasible candidate's highest sustained rate is found, and all are compared
-    at the best of these and at 0.8 of it. `machine_bytes` is the memory of the machine, which
-    decides the default budget of `per_request`. Raises `NotCalibrated` when times are unknown and
-    `BadInput` for an empty trace.
+    Unless the question names a rate, every feasible candidate's highest sustained rate is found,
+    and all are compared at the best of these and at 0.8 of it. Raises `NotCalibrated` when times
+    are unknown and `BadInput` for an empty trace.
     """
+    trace, memory_bytes, rate = question.trace, question.memory_bytes, question.rate
     if not trace.requests:
         raise BadInput(f"trace {trace.name!r} holds no request", "give a trace with requests")
-    settings = settings or settings_for(cost)
-    size = SessionBytes(model, chunk_tokens=settings.chunk_tokens)
-    context = model.context_max_tokens
-    found: list[Candidate] = []
-    for proposal in layouts or proposals(trace, size, memory_bytes, context):
-        try:
-            layout = layout_of(
-                proposal, size, memory_bytes, context, own_context_tokens, machine_bytes
-            )
-        except BadInput:
-            if layouts:
-                raise  # it was asked for by name
-            continue  # one of ours, and this model's context is too short for it
-        found.append(Candidate(proposal=proposal, layout=layout, num_bytes=layout.num_bytes(size)))
-
-    def run_at(layout: Layout, some: Trace, at: Fraction) -> Run:
-        return replay(some, layout, size, cost, settings, rate=at, max_new=max_new)
-
+    found = _candidates(question, layouts)
     fitting = [c for c in found if c.num_bytes <= memory_bytes]
-    served = [runnable(trace, c.layout, size, settings, max_new) for c in fitting]
-    offered = offered_load(_union(trace, served), cost, budget=settings.budget_tokens)
+    served = [question.served(candidate.layout) for candidate in fitting]
+    offered = question.offered(_union(trace, served))
     limits: dict[int, Sustained] = {}
     if rate is None:
         for candidate, part in zip(fitting, served, strict=True):
             if not part.requests:
                 continue  # what runs nothing keeps up with anything
             progress(f"finding the rate that {candidate.proposal} sustains")
-            limits[id(candidate)] = sustain(
-                trace, offered.ratio, lambda t, r, c=candidate: run_at(c.layout, t, r)
-            )
+            run_at = question.replays(candidate.layout)
+            limits[id(candidate)] = sustain(trace, offered.ratio, run_at)
         rate = max((s.rate for s in limits.values()), default=Fraction(0)) or Fraction(1)
     done = []
     for candidate in found:
@@ -129,18 +74,35 @@ def make_plan(
             done.append(candidate)
             continue
         progress(f"replaying {candidate.proposal}")
+        run_at = question.replays(candidate.layout)
         done.append(
-            Candidate(
-                proposal=candidate.proposal,
-                layout=candidate.layout,
-                num_bytes=candidate.num_bytes,
-                run=run_at(candidate.layout, trace, rate),
-                easier=run_at(candidate.layout, trace, rate * EASIER).summary,
+            replace(
+                candidate,
+                run=run_at(trace, rate=rate),
+                easier=run_at(trace, rate=rate * EASIER).summary,
                 sustained=limits.get(id(candidate)),
             )
         )
     best_rate = max((s.rate for s in limits.values()), default=None)
-    return _conclude(model, cost, trace, memory_bytes, offered, rate, best_rate, tuple(done))
+    return _conclude(question, offered, rate, best_rate, tuple(done))
+
+
+def _candidates(question: Question, layouts: tuple[Proposal, ...]) -> list[Candidate]:
+    """Return what is compared, not yet replayed: the layouts named, or our own proposals."""
+    context = question.model.context_max_tokens
+    found = []
+    for proposal in layouts or proposals(
+        question.trace, question.size, question.memory_bytes, context
+    ):
+        try:
+            layout = question.layout(proposal.text, own_context_tokens=proposal.own_context_tokens)
+        except BadInput:
+            if layouts:
+                raise  # it was asked for by name
+            continue  # one of ours, and this model's context is too short for it
+        num_bytes = layout.num_bytes(question.size)
+        found.append(Candidate(proposal=proposal, layout=layout, num_bytes=num_bytes))
+    return found
 
 
 def _union(trace: Trace, parts: list[Trace]) -> Trace:
@@ -153,10 +115,7 @@ def _union(trace: Trace, parts: list[Trace]) -> Trace:
 
 
 def _conclude(
-    model: ModelSpec,
-    cost: CostModel,
-    trace: Trace,
-    memory_bytes: int,
+    question: Question,
     offered: Offered,
     rate: Fraction,
     best_rate: Fraction | None,
@@ -171,17 +130,14 @@ def _conclude(
     elif best is not None and _falls_behind(offered, best_rate):
         verdict = "backlogged"  # at the rate compared it is stable, which the search made sure of
     return Plan(
-        model=model,
-        cost=cost,
-        trace=trace,
-        memory_bytes=memory_bytes,
+        question=question,
         offered=offered,
         rate=rate,
         candidates=candidates,
         best=best if differs else None,
         differs=differs,
         verdict=verdict,
-        why=_why(offered, rate, best_rate, best, differs, candidates, memory_bytes),
+        why=_why(offered, rate, best_rate, best, differs, candidates, question.memory_bytes),
     )
 
 
@@ -193,9 +149,8 @@ def _falls_behind(offered: Offered, best_rate: Fraction | None) -> bool:
 def _merit(candidate: Candidate) -> tuple:
     """Lost requests first, then the verdict, then p95 time to first token, then bytes."""
     s = candidate.run.summary
-    lost = s.refused + s.failed + s.cancelled + s.truncated
     return (
-        lost,
+        s.lost,
         ("stable", "backlogged", "overloaded").index(s.verdict),
         s.ttft_s.p95 or 0.0,
         candidate.num_bytes,
@@ -257,17 +212,15 @@ def _why(
         parts.append("no candidate moves, waits or refuses anything, so none is ranked")
         return "; ".join(parts)
     s = best.run.summary
-    lost = s.refused + s.failed + s.cancelled + s.truncated
     parts.append(
-        f"{best.proposal} loses {lost:,} of {s.requests:,} and answers 95 % of first tokens "
+        f"{best.proposal} loses {s.lost:,} of {s.requests:,} and answers 95 % of first tokens "
         f"within {s.ttft_s.p95 or 0:,.1f} s"
     )
     others = [c for c in candidates if c.run is not None and c is not best]
     if others:
         second = min(others, key=_merit)
         t = second.run.summary
-        second_lost = t.refused + t.failed + t.cancelled + t.truncated
         parts.append(
-            f"next is {second.proposal} with {second_lost:,} lost and {t.ttft_s.p95 or 0:,.1f} s"
+            f"next is {second.proposal} with {t.lost:,} lost and {t.ttft_s.p95 or 0:,.1f} s"
         )
     return "; ".join(parts)

@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 
 from qwisp import charts
-from qwisp.memory.projection import Term
-from qwisp.planner import Plan
+from qwisp.planner.plan import Plan
 from qwisp.receipts.stamp import Stamp
 from qwisp.report.page import Figure, Heading, Page, Table
 from qwisp.units import format_bytes, format_tokens
@@ -68,15 +67,14 @@ def plan_page(
     )
 
 
-def page_of(
-    plan: Plan, document: Mapping[str, Any], terms: Sequence[Term] = (), *, command: str
-) -> Page:
-    """Return the page of a plan, its document and the memory `terms` that come before sessions.
+def page_of(plan: Plan, document: Mapping[str, Any], *, command: str) -> Page:
+    """Return the page of a plan and its document.
 
     Shows the recommended candidate over time; without one, the fitting one that finished the most.
     """
     ran = [candidate for candidate in plan.candidates if candidate.run is not None]
     shown = plan.best or max(ran, key=lambda c: c.run.counts["finished"], default=None)
+    terms = plan.question.known_terms()
     rows = [(term.name, term.num_bytes) for term in terms if term.num_bytes is not None]
     if shown is not None:
         rows.append((f"sessions {shown.layout.text}", shown.num_bytes))

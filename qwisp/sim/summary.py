@@ -81,6 +81,11 @@ class Summary:
     verdict: Verdict
     why: str
 
+    @property
+    def lost(self) -> int:
+        """Requests refused, failed, cancelled or cut by their maximum: what plans rank by first."""
+        return self.refused + self.failed + self.cancelled + self.truncated
+
 
 def spread(values: pl.Series) -> Spread:
     """Return count, mean, percentiles (linear between ranks) and maximum of a column.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TypeVar
 
 from qwisp.sim.run import Run
 from qwisp.trace.request import Trace
@@ -14,7 +15,9 @@ MAX_REPLAYS = 12
 LOWEST_SHARE = 256  # of the rate at which load meets capacity; below it nothing is called serving
 STEPS_DOWN = 12
 
-RunAt = Callable[[Trace, Fraction], Run]
+T = TypeVar("T")
+# Hands out what to replay and takes the run: so no replay is nested in the steps of the search.
+Search = Generator[tuple[Trace, Fraction], Run, T]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,27 +54,31 @@ class Sustained:
         return text
 
 
-def sustain(trace: Trace, load_ratio: float | None, run_at: RunAt) -> Sustained:
-    """Return the highest rate of `run_at(trace, rate)` confirmed on all, or that there is none.
+def sustain(trace: Trace, load_ratio: float | None, run_at: Callable[..., Run]) -> Sustained:
+    """Return the highest rate of `run_at(trace, rate=...)` confirmed on all, or that there is none.
 
     Bisects on the first 2,000 requests to 2 % in at most 12 replays, then confirms on all, stepping
     down by a tenth while that fails and the lowest rate tried is stable. The search starts at the
     rate at which load meets capacity (`load_ratio` is that of 1x): nothing above it can be stable.
     """
-    replays = 0
+    search, run, num_replays = _search(trace, load_ratio), None, 0
+    while True:
+        try:
+            some, rate = search.send(run)
+        except StopIteration as end:
+            return replace(end.value, num_replays=num_replays)
+        run, num_replays = run_at(some, rate=rate), num_replays + 1
 
-    def counted(some: Trace, rate: Fraction) -> Run:
-        nonlocal replays
-        replays += 1
-        return run_at(some, rate)
 
+def _search(trace: Trace, load_ratio: float | None) -> Search[Sustained]:
+    """Return what is sustained, the replays not counted."""
     high = _rounded(1 / load_ratio if load_ratio else 1.0)
-    rate, slowest = _highest(trace, high, counted)
+    rate, slowest = yield from _highest(trace, high)
     part = replace(trace, requests=() if slowest is None else before_last_burst(slowest))
-    part_rate = _highest(part, high, counted)[0] if part.requests else Fraction(0)
+    part_rate = (yield from _highest(part, high))[0] if part.requests else Fraction(0)
     return Sustained(
         rate=rate,
-        num_replays=replays,
+        num_replays=0,
         num_requests=len(trace.requests),
         why="" if slowest is None else f"at {float(slowest.rate):g}x {slowest.summary.why}",
         part_rate=part_rate,
@@ -79,37 +86,37 @@ def sustain(trace: Trace, load_ratio: float | None, run_at: RunAt) -> Sustained:
     )
 
 
-def _highest(trace: Trace, high: Fraction, run_at: RunAt) -> tuple[Fraction, Run | None]:
+def _highest(trace: Trace, high: Fraction) -> Search[tuple[Fraction, Run | None]]:
     """Return the highest rate confirmed on all, or 0 and the run at the lowest one."""
     sample = replace(trace, requests=trace.requests[:SAMPLE_REQUESTS])
-
-    def stable(some: Trace, rate: Fraction) -> bool:
-        return run_at(some, rate).summary.verdict == "stable"
-
     lowest = _rounded(float(high) / LOWEST_SHARE)
-    low = _bisected(sample, lowest, high, stable)
-    confirmed = low > 0 and (len(sample.requests) == len(trace.requests) or stable(trace, low))
+    low = yield from _bisected(sample, lowest, high)
+    is_whole = len(sample.requests) == len(trace.requests)
+    confirmed = low > 0 and (is_whole or (yield from _stable(trace, low)))
     if confirmed:
         return low, None
-    slowest = run_at(trace, lowest)
+    slowest = yield trace, lowest
     if slowest.summary.verdict != "stable":
         return Fraction(0), slowest
     for _ in range(STEPS_DOWN if low > 0 else 0):
         low = _rounded(float(low) * 0.9)
-        if low > lowest and stable(trace, low):
+        if low > lowest and (yield from _stable(trace, low)):
             return low, None
     return lowest, None
 
 
-def _bisected(
-    sample: Trace, lowest: Fraction, high: Fraction, stable: Callable[[Trace, Fraction], bool]
-) -> Fraction:
+def _stable(trace: Trace, rate: Fraction) -> Search[bool]:
+    run = yield trace, rate
+    return run.summary.verdict == "stable"
+
+
+def _bisected(sample: Trace, lowest: Fraction, high: Fraction) -> Search[Fraction]:
     """Return the highest rate found stable on the sample, at most 2 % below one that was not, or 0.
 
     From `high` down by four until one is stable, then the geometric mean of both ends.
     """
     low, replays = Fraction(0), 1
-    if stable(sample, high):
+    if (yield from _stable(sample, high)):
         low = high
     while replays < MAX_REPLAYS and (low == 0 or high > low * Fraction(51, 50)):
         middle = _rounded(float(high) / 4 if low == 0 else float(low * high) ** 0.5)
@@ -117,7 +124,7 @@ def _bisected(
         if middle in (low, high):
             break
         replays += 1
-        if stable(sample, middle):
+        if (yield from _stable(sample, middle)):
             low = middle
         else:
             high = middle

@@ -29,15 +29,6 @@ def compare(a: Run, b: Run) -> Comparison:
     return Comparison(requests=requests, queue=queue, finding=_finding(a, b, requests, queue))
 
 
-def lost(run: Run) -> int:
-    """Return the requests that were refused, failed, cancelled or cut by their maximum.
-
-    The count by which plans are ranked first.
-    """
-    s = run.summary
-    return s.refused + s.failed + s.cancelled + s.truncated
-
-
 def _joined(a: Run, b: Run) -> pl.DataFrame:
     columns = ("id", "arrival_s", "ttft_s")
     left = a.requests.select(columns).rename({"ttft_s": "ttft_a_s"})
@@ -68,7 +59,7 @@ def _queues(a: pl.DataFrame, b: pl.DataFrame) -> pl.DataFrame:
 def _finding(a: Run, b: Run, requests: pl.DataFrame, queue: pl.DataFrame) -> str:
     both = requests.drop_nulls("difference_s")["difference_s"]
     sooner, later = int((both < 0).sum()), int((both > 0).sum())
-    lost_a, lost_b = lost(a), lost(b)
+    lost_a, lost_b = a.summary.lost, b.summary.lost
     if not sooner and not later and lost_a == lost_b and not (queue["difference"] != 0).any():
         return "A and B do not differ: every request is answered at the same time under both"
     p95 = [run.summary.ttft_s.p95 or 0.0 for run in (a, b)]

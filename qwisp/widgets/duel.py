@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -11,7 +11,6 @@ from qwisp.planner import make_plan
 from qwisp.planner.candidates import Proposal
 from qwisp.sim.run import Run
 from qwisp.units import format_bytes
-from qwisp.widgets.comparison import lost
 from qwisp.widgets.lab_state import LabState
 from qwisp.widgets.question import ask
 
@@ -37,22 +36,15 @@ def duel(state: LabState) -> Duel:
     Raises `QwispError` when either cannot be replayed or no candidate of the planner fits.
     """
     yours = state.run_a
-    question, _ = ask(state.scenario.a)
-    plan = make_plan(
-        question.model,
-        question.cost,
-        question.trace,
-        question.memory_bytes,
-        settings=question.settings,
-        rate=yours.rate,
-        max_new=question.max_new,
-    )
+    question = ask(state.scenario.a)
+    # The planner's cuts bring their own context for the engine's session.
+    plan = make_plan(replace(question, rate=yours.rate, own_context_tokens=None))
     rows = [_row("you", yours.layout.text, yours)]
     ran = [candidate for candidate in plan.candidates if candidate.run is not None]
     rows += [_row("planner", str(candidate.proposal), candidate.run) for candidate in ran]
     if not ran:
         raise BadInput(
-            f"no candidate of the planner fits {format_bytes(plan.memory_bytes)}",
+            f"no candidate of the planner fits {format_bytes(question.memory_bytes)}",
             "give more memory",
         )
     table = pl.DataFrame(rows).sort("lost", "ttft_p95_s", maintain_order=True)
@@ -73,7 +65,7 @@ def _row(by: str, layout: str, run: Run) -> dict[str, object]:
         "by": by,
         "layout": layout,
         "memory_bytes": run.layout.num_bytes(run.size),
-        "lost": lost(run),
+        "lost": s.lost,
         "moves": s.moves,
         "pauses": s.pauses,
         "ttft_p95_s": s.ttft_s.p95,

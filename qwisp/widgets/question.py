@@ -1,19 +1,14 @@
-"""From a scenario's text to a finished run: read as the command line reads it, and kept."""
+"""From a scenario's text to a finished run, which is kept."""
 
 from __future__ import annotations
 
-import io
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 
-from qwisp.cli.replay_options import Question
 from qwisp.errors import BadInput, NotCalibrated
-from qwisp.memory.session_bytes import SessionBytes
-from qwisp.scheduling.layout import parse_layout
-from qwisp.sim.replay import replay
+from qwisp.planner.candidates import replay_layout
+from qwisp.planner.question import Question, read_question
 from qwisp.sim.run import Run
 from qwisp.units import format_bytes
 from qwisp.widgets.scenario import Scenario
@@ -35,79 +30,48 @@ def replay_scenario(scenario: Scenario) -> tuple[Run, str]:
     return _replayed(scenario.a, stamp)
 
 
-def ask(scenario: Scenario) -> tuple[Question, str]:
-    """Return what a scenario asks, read and checked, and the remarks of reading.
+def ask(scenario: Scenario) -> Question:
+    """Return what a scenario asks, read and checked.
 
     Where times are unknown, what can be said of the memory is part of the `NotCalibrated` raised.
     """
-    remarks = io.StringIO()
     try:
-        with redirect_stdout(remarks), redirect_stderr(remarks):
-            question = _question(scenario)
+        return read_question(
+            model=scenario.model.strip(),
+            machine=scenario.machine.strip(),
+            memory=scenario.memory.strip() or None,
+            trace=scenario.trace_path,
+            context=scenario.context.strip() or None,
+            order=scenario.order.strip(),
+            budget=scenario.budget.strip() or None,
+            grow=scenario.grow.strip() or None,
+            rate=scenario.rate.strip() or None,
+            max_new=scenario.max_new.strip(),
+        )
     except NotCalibrated as error:
-        known = " ".join(remarks.getvalue().split())
-        raise NotCalibrated("; ".join(filter(None, (error.what, known))), error.todo) from None
-    return question, remarks.getvalue().strip()
-
-
-def _question(scenario: Scenario) -> Question:
-    return Question.ask(
-        model=scenario.model.strip(),
-        machine=scenario.machine.strip(),
-        memory=scenario.memory.strip() or None,
-        trace=scenario.trace_path,
-        lenient=False,
-        context=scenario.context.strip() or None,
-        order=scenario.order.strip(),
-        budget=scenario.budget.strip() or None,
-        grow=scenario.grow.strip() or None,
-        rate=scenario.rate.strip() or None,
-        max_new=scenario.max_new.strip(),
-    )
+        raise NotCalibrated("; ".join((error.what, *error.remarks)), error.todo) from None
 
 
 @lru_cache(maxsize=4)
-def _asked(scenario: Scenario, stamp: int) -> tuple[Question, str]:
+def _asked(scenario: Scenario, stamp: int) -> Question:
     return ask(scenario)
 
 
 @lru_cache(maxsize=8)
 def _replayed(scenario: Scenario, stamp: int) -> tuple[Run, str]:
-    question, remarks = _asked(_without_layout(scenario), stamp)
+    # What is read from files is the same for every cut of the memory.
+    question = _asked(replace(scenario, layout=""), stamp)
     text = scenario.layout
     if len(text) > MAX_SESSION_LIST_CHARS:
         raise BadInput(
             f"the layout has {len(text):,} characters",
             f"write equal sessions as CONTEXTxN, in at most {MAX_SESSION_LIST_CHARS:,} characters",
         )
-    size = SessionBytes(question.model, chunk_tokens=question.settings.chunk_tokens)
-    layout = parse_layout(
-        text,
-        size=size,
-        memory_bytes=question.memory_bytes,
-        model_context_tokens=question.model.context_max_tokens,
-        own_context_tokens=question.own_context_tokens,
-        machine_bytes=question.machine.memory_bytes,
-    )
-    needed = layout.num_bytes(size)
-    if needed > question.memory_bytes:
+    found = replay_layout(question, text)
+    if found.run is None:
         raise BadInput(
-            f"layout {text.strip()} takes {format_bytes(needed)}, above the "
+            f"layout {text.strip()} takes {format_bytes(found.num_bytes)}, above the "
             f"{format_bytes(question.memory_bytes)} for sessions",
             "give more memory, or fewer and smaller sessions",
         )
-    run = replay(
-        question.trace,
-        layout,
-        size,
-        question.cost,
-        question.settings,
-        rate=question.rate or Fraction(1),
-        max_new=question.max_new,
-    )
-    return run, remarks
-
-
-def _without_layout(scenario: Scenario) -> Scenario:
-    """The part that is read from files: the same for every cut of the memory."""
-    return replace(scenario, layout="")
+    return found.run, "\n".join(question.remarks)

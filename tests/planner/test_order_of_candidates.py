@@ -8,18 +8,21 @@ from types import SimpleNamespace
 import pytest
 
 from qwisp.cost import load_cost
-from qwisp.planner import make_plan
+from qwisp.planner import Question, make_plan
 from qwisp.planner import plan as planning
+from qwisp.planner import question as asking
 from qwisp.planner.candidates import Proposal, _halves, proposals
 from qwisp.planner.document import plan_document
 from qwisp.scheduling.layout import RowBytes
 from qwisp.sim.summary import Spread
 from qwisp.sim.sustain import Sustained
 from qwisp.spec.catalog import load_model
+from qwisp.spec.machine import load_machine
 from qwisp.trace.request import Request, Trace
 
 MODEL = load_model("qwen3.6-35b-a3b")
 COST = load_cost("qwen3.6-35b-a3b", "m1-max-64gb")
+M1 = load_machine("m1-max-64gb")
 TRACE = Trace(
     name="made",
     requests=tuple(Request(i, i * 100 * 10**9, 100, 10) for i in range(10)),
@@ -46,7 +49,8 @@ def summary(ttft_s: float | None = 1.0, waits: int = 1, **values) -> SimpleNames
         "refusals_by_binding": {},
         **values,
     }
-    return SimpleNamespace(**values)
+    lost = sum(values[name] for name in ("refused", "failed", "cancelled", "truncated"))
+    return SimpleNamespace(lost=lost, **values)
 
 
 @pytest.fixture
@@ -56,21 +60,24 @@ def planned(monkeypatch):
     def plan(found, *, rate=Fraction(1), rates=None, trace=TRACE):
         calls = []
 
-        def replay(some, layout, size, cost, settings, *, rate, max_new):
+        def replay(some, *, layout, rate, max_new, **others):
             calls.append((layout.text, rate))
             return SimpleNamespace(
                 summary=found[layout.text], rate=rate, max_new=max_new, counts=NOTHING
             )
 
         def sustain(some, ratio, run_at):
-            layout = run_at(some, Fraction(1, 7)).summary
+            layout = run_at(some, rate=Fraction(1, 7)).summary
             rate = next(r for text, r in rates.items() if found[text] is layout)
             return Sustained(rate=rate, num_replays=1, num_requests=10)
 
-        monkeypatch.setattr(planning, "replay", replay)
+        monkeypatch.setattr(asking, "replay", replay)
         monkeypatch.setattr(planning, "sustain", sustain)
         layouts = tuple(Proposal(text) for text in found)
-        result = make_plan(MODEL, COST, trace, 64 << 30, layouts=layouts, rate=rate)
+        question = Question(
+            model=MODEL, machine=M1, cost=COST, trace=trace, memory_bytes=64 << 30, rate=rate
+        )
+        result = make_plan(question, layouts)
         return result, calls
 
     return plan
@@ -130,7 +137,7 @@ def test_every_candidate_is_replayed_at_the_rate_and_at_four_fifths_of_it(planne
     fifths = Fraction(2, 5)
     assert calls == [(t, r) for t in (SMALL, LARGE) for r in (Fraction(1, 2), fifths)]
     assert plan.candidates[1].easier.ttft_s.p95 == 3.0
-    row = plan_document(plan, "m")["candidates"][1]
+    row = plan_document(plan)["candidates"][1]
     assert (row["at_0.8"]["ttft_s"]["p95"], row["sustained_rate"]) == (3.0, None)
     assert plan.candidates[0].sustained is None
 

@@ -11,18 +11,27 @@ import pytest
 from qwisp.cost import load_cost
 from qwisp.errors import BadInput
 from qwisp.memory.session_bytes import SessionBytes
-from qwisp.planner import make_plan
+from qwisp.planner import Plan, Question, make_plan
 from qwisp.planner.candidates import Proposal, proposals
 from qwisp.planner.document import plan_document
 from qwisp.spec.catalog import load_model
 from qwisp.spec.data_files import data_path
+from qwisp.spec.machine import load_machine
 from qwisp.trace.read import read_trace
 from qwisp.trace.request import Request, Trace
 from qwisp.units import GIB
 
 MODEL = load_model("qwen3.6-35b-a3b")
 COST = load_cost("qwen3.6-35b-a3b", "m1-max-64gb")
+M1 = load_machine("m1-max-64gb")
 ENDINGS = ("finished", "refused", "failed", "cancelled")
+
+
+def plan_of(trace: Trace, memory_bytes: int, layouts=(), rate: Fraction | None = None) -> Plan:
+    question = Question(
+        model=MODEL, machine=M1, cost=COST, trace=trace, memory_bytes=memory_bytes, rate=rate
+    )
+    return make_plan(question, layouts)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +41,7 @@ def agents() -> Trace:
 
 @pytest.fixture(scope="module")
 def plan(agents):
-    return make_plan(MODEL, COST, agents, 12 * GIB)
+    return plan_of(agents, 12 * GIB)
 
 
 def test_every_request_of_every_candidate_is_accounted_for(plan, agents) -> None:
@@ -73,15 +82,15 @@ def test_traffic_that_fits_everywhere_ranks_nobody() -> None:
         requests=tuple(Request(i, i * 60 * 10**9, 100, 10) for i in range(20)),
         source="made here",
     )
-    plan = make_plan(MODEL, COST, easy, 12 * GIB, rate=Fraction(1))
+    plan = plan_of(easy, 12 * GIB, rate=Fraction(1))
     assert not plan.differs
     assert plan.best is None
     assert "none is ranked" in plan.why
 
 
 def test_too_little_memory_makes_rows_that_do_not_fit_with_their_bytes(agents) -> None:
-    plan = make_plan(MODEL, COST, agents, 2 * GIB, rate=Fraction(1, 100))
-    document = plan_document(plan, "m1-max-64gb")
+    plan = plan_of(agents, 2 * GIB, rate=Fraction(1, 100))
+    document = plan_document(plan)
     sized = next(c for c in document["candidates"] if c["layout"] == "65536,32768x3,16384x11")
     assert not sized["feasible"]
     assert sized["bytes"] == 16 * 64_389_120 + (32800 + 65568 + 3 * 32800 + 11 * 16416) * 20480
@@ -89,9 +98,9 @@ def test_too_little_memory_makes_rows_that_do_not_fit_with_their_bytes(agents) -
 
 
 def test_the_document_is_json_without_nan_and_the_same_twice(plan, agents) -> None:
-    first = json.dumps(plan_document(plan, "m1-max-64gb"), allow_nan=False)
-    again = make_plan(MODEL, COST, agents, 12 * GIB, rate=plan.rate)
-    second = plan_document(again, "m1-max-64gb")
+    first = json.dumps(plan_document(plan), allow_nan=False)
+    again = plan_of(agents, 12 * GIB, rate=plan.rate)
+    second = plan_document(again)
     for ours, theirs in zip(json.loads(first)["candidates"], second["candidates"], strict=True):
         assert {k: v for k, v in ours.items() if k != "sustained_rate"} == {
             k: v for k, v in theirs.items() if k != "sustained_rate"
@@ -109,13 +118,13 @@ def test_proposals_hold_what_the_trace_asks_for(agents) -> None:
 def test_an_empty_trace_is_refused() -> None:
     empty = Trace(name="empty", requests=(), source="made here")
     with pytest.raises(BadInput, match="holds no request"):
-        make_plan(MODEL, COST, empty, 12 * GIB)
+        plan_of(empty, 12 * GIB)
 
 
 def test_azure_finishes_nearly_all_untruncated_and_states_the_overload(traces_dir) -> None:
     azure = read_trace(traces_dir / "azure_llm_2023_conv.csv")
     layouts = (Proposal("65536,32768x3,16384x11"), Proposal("4096x12,16384x2"))
-    plan = make_plan(MODEL, COST, azure, 12 * GIB, layouts=layouts, rate=Fraction(1, 30))
+    plan = plan_of(azure, 12 * GIB, layouts=layouts, rate=Fraction(1, 30))
     assert plan.verdict == "overloaded"
     assert "such machines" in plan.why
     for candidate in plan.candidates:
@@ -130,18 +139,18 @@ def test_a_burst_has_no_rate_and_is_still_planned() -> None:
         requests=tuple(Request(i, 0, 20_000, 500) for i in range(12)),
         source="made here",
     )
-    plan = make_plan(MODEL, COST, burst, 12 * GIB)
+    plan = plan_of(burst, 12 * GIB)
     assert plan.offered.ratio is None
     assert plan.best is not None
     assert "recorded arrivals" not in plan.why
-    json.dumps(plan_document(plan, "m1-max-64gb"), allow_nan=False)
+    json.dumps(plan_document(plan), allow_nan=False)
 
 
 def test_slower_arrivals_never_make_an_easier_plan_worse(agents) -> None:
     few = replace(agents, requests=agents.requests[:100])
     only = (Proposal("65536,32768x3,16384x11"),)
     waits = [
-        make_plan(MODEL, COST, few, 12 * GIB, layouts=only, rate=rate).candidates[0].run.summary
+        plan_of(few, 12 * GIB, layouts=only, rate=rate).candidates[0].run.summary
         for rate in (Fraction(1), Fraction(1, 100))
     ]
     assert waits[1].queue_s.mean < waits[0].queue_s.mean
@@ -153,7 +162,7 @@ def test_a_plan_that_finishes_nothing_recommends_nothing() -> None:
         requests=tuple(Request(i, i * 10**12, 300_000, 50) for i in range(5)),
         source="made here",
     )
-    plan = make_plan(MODEL, COST, long, 12 * GIB, rate=Fraction(1))
+    plan = plan_of(long, 12 * GIB, rate=Fraction(1))
     assert (plan.verdict, plan.best) == ("infeasible", None)
     assert "no candidate finishes any of 5 requests" in plan.why
     assert "refused for ContextFull, no free session large enough" in plan.why

@@ -10,7 +10,7 @@ import pytest
 from qwisp.cost import load_cost
 from qwisp.cost.offered import offered_load
 from qwisp.memory.session_bytes import SessionBytes
-from qwisp.planner import make_plan
+from qwisp.planner import Plan, Question, make_plan
 from qwisp.planner.candidates import Proposal
 from qwisp.planner.document import plan_document
 from qwisp.scheduling.layout import parse_layout
@@ -18,6 +18,7 @@ from qwisp.sim import sustain as search
 from qwisp.sim.replay import replay
 from qwisp.sim.sustain import before_last_burst, sustain
 from qwisp.spec.catalog import load_model
+from qwisp.spec.machine import load_machine
 from qwisp.trace.request import Request, Trace
 
 MODEL = load_model("qwen3.6-35b-a3b")
@@ -28,6 +29,14 @@ NS = 10**9
 def made(num: int) -> Trace:
     requests = tuple(Request(i, i * NS, 5, 3) for i in range(num))
     return Trace(name="made", requests=requests, source="made here")
+
+
+def plan_of(trace: Trace, *layouts: Proposal) -> Plan:
+    machine = load_machine("m1-max-64gb")
+    return make_plan(
+        Question(model=MODEL, machine=machine, cost=COST, trace=trace, memory_bytes=12 << 30),
+        layouts,
+    )
 
 
 class Machine:
@@ -153,7 +162,7 @@ def test_a_last_burst_that_no_rate_cures_is_said_with_the_rate_before_it() -> No
 def test_a_candidate_that_can_run_nothing_sustains_nothing_and_sets_no_rate() -> None:
     trace = Trace(name="spaced", requests=bursty().requests[:40], source="made here")
     layouts = (Proposal(LAYOUT), Proposal("fixed_arena:1024"))
-    plan = make_plan(MODEL, COST, trace, 12 << 30, layouts=layouts)
+    plan = plan_of(trace, *layouts)
     serves, refuses = plan.candidates
     assert refuses.run.counts["refused"] == 40
     assert (refuses.sustained, plan.rate) == (None, serves.sustained.rate)
@@ -161,12 +170,12 @@ def test_a_candidate_that_can_run_nothing_sustains_nothing_and_sets_no_rate() ->
 
 
 def test_a_plan_without_a_sustained_rate_recommends_none_as_sustained() -> None:
-    plan = make_plan(MODEL, COST, bursty(), 12 << 30, layouts=(Proposal(LAYOUT),))
+    plan = plan_of(bursty(), Proposal(LAYOUT))
     assert plan.verdict == "backlogged"
     assert "sustains" not in plan.why
     assert "before the last burst, the first 40 requests are stable at" in plan.why
     assert plan.rate == 1
-    row = plan_document(plan, "m1-max-64gb")["candidates"][0]
+    row = plan_document(plan)["candidates"][0]
     assert row["sustained_rate"] == 0
     assert row["verdict"] == "backlogged"
     # One of 71 can never run, and is left out of load and capacity.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from qwisp.errors import QwispError
-from qwisp.widgets.comparison import lost
 from qwisp.widgets.duel import duel
 from qwisp.widgets.lab_state import LabState
 from qwisp.widgets.scenario import Scenario
@@ -15,7 +14,7 @@ def test_both_sides_are_replays_of_the_same_requests() -> None:
     state = LabState(Scenario(layout="16384x4"))
     found = duel(state)
     mine = found.table.filter(found.table["by"] == "you").row(0, named=True)
-    assert mine["lost"] == lost(state.run_a)
+    assert mine["lost"] == state.run_a.summary.lost
     assert mine["ttft_p95_s"] == found.your_ttft_p95_s == state.run_a.summary.ttft_s.p95
     planned = LabState(
         Scenario(layout=found.planned.text, context=str(found.planned.own_context_tokens or ""))
