@@ -11,23 +11,19 @@ import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
-from pathlib import Path
 
 import click
 
 from qwisp import __version__
 from qwisp.errors import QwispError
 
-# Kept here so that `qwisp --help` imports no command.
+# A new command is its file and its line here; the line lets `qwisp --help` import no command.
 SUMMARIES = {
     "plan": "Model + machine + trace -> session list, comparison, verdict, report.",
     "fit": "How much memory a model needs, and the largest context that fits.",
     "replay": "Replay a trace, or an engine's facts, under one layout.",
-    "sweep": "Replay a trace under many layouts, orders or memory sizes.",
     "study": "Run or judge a Step-0 study: criteria first, verdict from receipts.",
-    "probe": "Ask a running server: context, recall, growth, truncation, footprint.",
     "generate": "Generate text with the lane engine.",
-    "serve": "Serve a model over HTTP with the scheduler that `plan` simulates.",
     "certify": "Is batched decode bit-identical to solo? Names the row, layer and width.",
     "calibrate": "Measure prefill and decode on this machine and fit the cost model.",
     "matrix": "Memory by device, model and context, against measured points.",
@@ -38,11 +34,10 @@ SUMMARIES = {
 
 
 class _LazyGroup(click.Group):
-    """Finds a command by its file name."""
+    """Finds a command by its name, which is that of its file."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        here = Path(__file__).parent
-        return [name for name in SUMMARIES if (here / f"{_module(name)}.py").is_file()]
+        return list(SUMMARIES)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in (known := self.list_commands(ctx)):
@@ -50,15 +45,11 @@ class _LazyGroup(click.Group):
             if near and not ctx.resilient_parsing:
                 ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
             return None
-        return importlib.import_module(f"qwisp.cli.{_module(name)}").command
+        return importlib.import_module(f"qwisp.cli.{name.replace('-', '_')}").command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, SUMMARIES[name]) for name in self.list_commands(ctx)])
-
-
-def _module(name: str) -> str:
-    return name.replace("-", "_")
 
 
 @click.group(

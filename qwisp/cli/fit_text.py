@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qwisp.cli.output import Column, Row, to_markdown, to_table
+from qwisp.cli import output
+from qwisp.cli.output import Column, Row
 from qwisp.context_rule import ContextAdmission
 from qwisp.memory.dialect_fieldfare import Fieldfare
 from qwisp.memory.fit import Fit
@@ -129,25 +130,18 @@ def _could_stream(fit: Fit) -> list[str]:
     return ["its experts can be streamed from disk: add --engine fieldfare"]
 
 
-def as_text(fit: Fit) -> str:
-    """Return the answer for a terminal."""
-    parts = [
+def show(fit: Fit, output_format: str) -> None:
+    """Print the answer: finding, setting, terms, ladder, advice; in CSV the ladder alone."""
+    quote = "`" if output_format == "markdown" else ""
+    output.emit_answer(
         finding(fit),
         setting(fit.admission),
-        to_table(term_rows(fit), TERMS),
-        to_table(rung_rows(fit), _ladder(fit)),
-        *advice(fit),
-        *[f"its log will print: {line}" for line in fit.log_lines],
-    ]
-    return "\n".join(parts)
-
-
-def as_markdown(fit: Fit) -> str:
-    """Return the same with Markdown tables."""
-    tables = [to_markdown(term_rows(fit), TERMS), to_markdown(rung_rows(fit), _ladder(fit))]
-    lines = [*advice(fit), *[f"its log will print: `{line}`" for line in fit.log_lines]]
-    listed = "\n".join(f"- {line}" for line in lines)
-    return "\n\n".join([f"**{finding(fit)}**", setting(fit.admission), *tables, listed])
+        tables=[(term_rows(fit), TERMS), (rung_rows(fit), _ladder(fit))],
+        lines=[*advice(fit), *[f"its log will print: {quote}{x}{quote}" for x in fit.log_lines]],
+        output_format=output_format,
+        document=as_document(fit),
+        csv=(rung_rows(fit), LADDER),
+    )
 
 
 def as_document(fit: Fit) -> dict[str, Any]:

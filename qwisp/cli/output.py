@@ -91,6 +91,31 @@ def emit(
     click.echo(text)
 
 
+def emit_answer(
+    finding: str,
+    setting: str,
+    *,
+    tables: Sequence[tuple[Sequence[Row], Sequence[Column]]],
+    lines: Sequence[str],
+    output_format: str,
+    document: object,
+    csv: tuple[Sequence[Row], Sequence[Column]],
+) -> None:
+    """Print an answer of more than one table: what was found and for what, tables, then lines."""
+    match output_format:
+        case "json":
+            text = to_json(document)
+        case "csv":
+            text = to_csv(*csv)
+        case "markdown":
+            listed = "\n".join(f"- {line}" for line in lines)
+            shown = [to_markdown(*table) for table in tables]
+            text = "\n\n".join([f"**{finding}**", setting, *shown, listed])
+        case _:
+            text = "\n".join([finding, setting, *[to_table(*table) for table in tables], *lines])
+    click.echo(text)
+
+
 def note(text: str, output_format: str = "table") -> None:
     """Print a line for people: on stdout beside a table, on stderr beside a document."""
     click.echo(printable(text), err=output_format != "table")
