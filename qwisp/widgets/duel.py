@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from qwisp.errors import BadInput
-from qwisp.planner import make_plan
 from qwisp.planner.candidates import Proposal
+from qwisp.planner.plan import make_plan
 from qwisp.sim.run import Run
 from qwisp.units import format_bytes
 from qwisp.widgets.lab_state import LabState
-from qwisp.widgets.question import ask
+from qwisp.widgets.question import question_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def duel(state: LabState) -> Duel:
     Raises `QwispError` when either cannot be replayed or no candidate of the planner fits.
     """
     yours = state.run_a
-    question = ask(state.scenario.a)
+    question = question_of(state.scenario.a)
     # The planner's cuts bring their own context for the engine's session.
     plan = make_plan(replace(question, rate=yours.rate, own_context_tokens=None))
     rows = [_row("you", yours.layout.text, yours)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from qwisp.charts import bytes_over_time, lab, queue_depth, thinned
-from qwisp.widgets.lab_state import LabState
+from qwisp.widgets.lab_state import LabState, from_window
 
 if TYPE_CHECKING:
     from altair import VConcatChart
@@ -33,7 +33,7 @@ def picture(state: LabState, window: tuple[float, float]) -> VConcatChart:
     if comparison is None:
         charts.append(queue_depth(loads["A"]))
     else:
-        queue = thinned(_inside(comparison.queue, window))
+        queue = thinned(from_window(comparison.queue, window))
         # Of the drawn lines: thinning keeps peaks, and those of a difference point both ways.
         queue = queue.with_columns(difference=pl.col("waiting_b") - pl.col("waiting_a"))
         charts.append(lab.two_queues(queue))
@@ -42,12 +42,6 @@ def picture(state: LabState, window: tuple[float, float]) -> VConcatChart:
         chart = bytes_over_time(load)
         charts.append(chart.properties(title=f"{name}: {chart.title}") if two else chart)
     return lab.over_time(charts, at_s=state.at_s, window=window, below=below)
-
-
-def _inside(frame: pl.DataFrame, window: tuple[float, float]) -> pl.DataFrame:
-    before = frame.filter(pl.col("time_s") <= window[0]).tail(1)
-    inside = frame.filter((pl.col("time_s") > window[0]) & (pl.col("time_s") <= window[1]))
-    return pl.concat([before.with_columns(time_s=pl.lit(window[0])), inside])
 
 
 def _short(frame: pl.DataFrame) -> pl.DataFrame:

@@ -140,10 +140,7 @@ class LabState:
 
     def load(self, window: tuple[float, float], policy: str = "A") -> pl.DataFrame:
         """Return waiting requests and bytes over time, from the last change before a window on."""
-        frame = self._run(policy).load
-        before = frame.filter(pl.col("time_s") <= window[0]).tail(1)
-        inside = frame.filter((pl.col("time_s") > window[0]) & (pl.col("time_s") <= window[1]))
-        return pl.concat([before.with_columns(time_s=pl.lit(window[0])), inside])
+        return from_window(self._run(policy).load, window)
 
     def ttft(self) -> pl.DataFrame:
         """Return `policy`, `ttft_s` and `share` of all requests answered within it."""
@@ -187,6 +184,13 @@ class LabState:
         if policy not in runs:
             raise BadInput(f"no policy {policy!r} is asked for", f"use {' or '.join(runs)}")
         return runs[policy]
+
+
+def from_window(frame: pl.DataFrame, window: tuple[float, float]) -> pl.DataFrame:
+    """Return the rows by `time_s` in a window, the last one before it as of its start."""
+    before = frame.filter(pl.col("time_s") <= window[0]).tail(1)
+    inside = frame.filter((pl.col("time_s") > window[0]) & (pl.col("time_s") <= window[1]))
+    return pl.concat([before.with_columns(time_s=pl.lit(window[0])), inside])
 
 
 def _within(segments: pl.DataFrame, begin_s: float, end_s: float) -> pl.DataFrame:

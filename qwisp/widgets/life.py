@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import NamedTuple
 
+from qwisp.cost.model import PS_PER_S
 from qwisp.errors import BadInput
 from qwisp.scheduling.contract import LogEntry
 from qwisp.sim.record import RequestRecord
 from qwisp.sim.run import Run
-from qwisp.widgets.moment import BETWEEN_ROUNDS, PS_PER_S, moments
+from qwisp.widgets.moment import BETWEEN_ROUNDS, moments
 
 LOOKS = 12  # times at which a wait is looked into; one more stands right before its end
 

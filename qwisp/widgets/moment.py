@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from qwisp.cost.model import PS_PER_S
 from qwisp.scheduling.contract import Ask, Binding, Outcome, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.row_space import RowSpace
@@ -22,7 +23,6 @@ from qwisp.sim.cost_executor import CostExecutor
 from qwisp.sim.replay import arrivals
 from qwisp.sim.run import Run
 
-PS_PER_S = 10**12
 MAX_REASONS = 50  # a line of thousands needs no thousand sentences
 BETWEEN_ROUNDS = "end of the round"
 

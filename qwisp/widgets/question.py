@@ -30,7 +30,7 @@ def replay_scenario(scenario: Scenario) -> tuple[Run, str]:
     return _replayed(scenario.a, stamp)
 
 
-def ask(scenario: Scenario) -> Question:
+def question_of(scenario: Scenario) -> Question:
     """Return what a scenario asks, read and checked.
 
     Where times are unknown, what can be said of the memory is part of the `NotCalibrated` raised.
@@ -54,7 +54,7 @@ def ask(scenario: Scenario) -> Question:
 
 @lru_cache(maxsize=4)
 def _asked(scenario: Scenario, stamp: int) -> Question:
-    return ask(scenario)
+    return question_of(scenario)
 
 
 @lru_cache(maxsize=8)
