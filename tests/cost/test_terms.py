@@ -219,6 +219,16 @@ def test_the_requests_of_a_calibration_halve_and_end_one_after_the_other() -> No
     assert calibration_asks(64, 100, 1)[0].prompt_tokens == 64
 
 
+@pytest.mark.parametrize(
+    ("budget", "rounds"),
+    [(0, [1, 1, 1, 1]), (4, [1, 1, 2, 3]), (6, [1, 1, 1, 2]), (1, [1, 1, 2, 3])],
+)
+def test_a_solo_prefill_takes_rounds_of_whole_chunks_rounded_up(budget: int, rounds) -> None:
+    # 1, 1, 2 and 3 chunks of 4 tokens; a budget of 6 grants two of them, 0 the whole prompt.
+    cost = replace(FREE, round_ps=1)
+    assert solo_prefill_ps(cost, np.array([1, 4, 5, 12]), budget).tolist() == rounds
+
+
 def test_a_residual_is_positive_where_the_fit_is_too_slow() -> None:
     assert Residual("", 2.0, 3.0, True).error == 0.5
 

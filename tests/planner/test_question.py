@@ -69,6 +69,18 @@ def test_a_layout_that_is_too_large_has_its_bytes_and_no_run() -> None:
     # Four such sessions and the engine's own of 32K, each with 32 rows of margin and a fixed state.
     rows = 4 * (16384 + 32) + 32768 + 32
     assert found.num_bytes == rows * 20480 + 5 * 64_389_120 > question.memory_bytes
+    assert replay_layout(replace(question, memory_bytes=found.num_bytes), "16384x4").feasible
+
+
+def test_the_engines_own_session_stands_beside_a_list_and_each_lost_request_counts_once() -> None:
+    whole, cut, refused = (100, 10, None), (100, 10, 4), (10**6, 10, None)
+    asks = (Request(i, i * 10**9, *ask) for i, ask in enumerate((whole, cut, refused, cut)))
+    asked = read_question(**QWEN, machine=M1.name, memory="12GiB", context="8K")
+    asked = replace(asked, trace=Trace(name="made", requests=tuple(asks), source="made here"))
+    run = replay_layout(asked, "4096x2,16384").run
+    assert sorted(run.layout.contexts) == [4096, 4096, 8192, 16384]
+    assert run.requests["produced_tokens"].to_list() == [10, 4, 0, 4]
+    assert run.summary.lost == 3
 
 
 def test_a_layout_is_replayed_at_the_rate_of_the_question_or_at_one_it_sustains() -> None:
