@@ -14,7 +14,7 @@ from qwisp.errors import BadInput
 from qwisp.receipts import Measured, Receipt, ReceiptBook, Stamp, read_receipts
 from qwisp.receipts.record import hash_inputs, hash_of
 from qwisp.study import Criterion, Study, Verdict, judge, load_study, run_study, verdict_of
-from qwisp.study.page import origin
+from qwisp.study.page import receipts_origin
 
 ROOT = Path(__file__).parents[1]
 STAMP = Stamp(machine=(("cores", "2"),), packages=(), commit="0" * 40, is_dirty=False)
@@ -348,13 +348,13 @@ def test_the_origin_names_every_commit_day_and_machine_once() -> None:
     other = replace(one, commit="", is_dirty=True, model="a", started_s=0.0, ended_s=86_400.0)
     found = replace(found, receipts=(one, other), torn="half")
     assert found.commits == ("cccccccccccc", "no commit+")
-    rows = dict(origin(found))
+    rows = dict(receipts_origin(found))
     assert rows["receipts"].startswith("2, criteria hash ")
     assert rows["measured"] == "1970-01-01 to 1970-01-02"
     assert (rows["models"], rows["machines"]) == ("a, b", "cores 2")
     assert (rows["instruments"], rows["torn last line"]) == ("x", "4 characters skipped")
-    assert "torn last line" not in dict(origin(replace(found, torn="")))
-    nothing = dict(origin(replace(found, receipts=())))
+    assert "torn last line" not in dict(receipts_origin(replace(found, torn="")))
+    nothing = dict(receipts_origin(replace(found, receipts=())))
     assert [nothing[key] for key in ("commits", "measured", "machines")] == [
         "none",
         "nothing yet",

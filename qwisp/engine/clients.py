@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from qwisp.engine.sampling import GREEDY, Sampling
+from qwisp.errors import QwispError
 from qwisp.scheduling.contract import Ask, End, Fact, Round
+
+Answer = TypeVar("Answer")
+
+
+class ClientFailed(QwispError):
+    """A client's own code raised: that client's stream ends, whatever it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,3 +129,13 @@ class Script:
     def ended(self, end: End) -> None:
         """Keep an end."""
         self.replies[end.id].end = end
+
+
+def ask_client(call: Callable[[], Answer]) -> Answer:
+    """Return what a client's code returns. Raises `ClientFailed` for whatever it raises."""
+    try:
+        return call()
+    except Exception as error:
+        said = str(error).partition("\n")[0]
+        what = f"its client failed: {type(error).__name__}: {said}"
+        raise ClientFailed(what, "look at the code that takes its tokens") from error

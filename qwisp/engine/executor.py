@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import mlx.core as mx
 import numpy as np
 
 from qwisp.engine.arena import Arena
 from qwisp.engine.blobs import Blob, Blobs, BlobUnusable
-from qwisp.engine.clients import Clients, Request
+from qwisp.engine.clients import ClientFailed, Clients, Request, ask_client
 from qwisp.engine.decoder import Decoder
 from qwisp.engine.identity import Identity
 from qwisp.engine.ops import Ops
@@ -37,13 +35,8 @@ from qwisp.scheduling.contract import (
     Round,
 )
 
-Answer = TypeVar("Answer")
 FAILURES = (QwispError, RuntimeError, MemoryError)
 """What an operation or a decode step may raise; anything else is a bug and ends the run."""
-
-
-class ClientFailed(QwispError):
-    """A client's own code raised: that client's stream ends, whatever it was."""
 
 
 @dataclass(slots=True)
@@ -200,13 +193,13 @@ class MlxExecutor:
         # here may be a newcomer's already.
         if stream is not None and op.place is not None and self.context.poisons:
             self.arena.poison(op.place)
-        _ask_client(lambda: self.clients.ended(op))
+        ask_client(lambda: self.clients.ended(op))
 
     def _drop(self, op: Drop) -> None:
         self.blobs.drop(op.key)
 
     def _admit(self, op: Admit) -> None:
-        request = _ask_client(lambda: self.clients.request(op.id))
+        request = ask_client(lambda: self.clients.request(op.id))
         if len(request.prompt) != op.prompt_tokens:
             raise ClientFailed(
                 f"the prompt has {len(request.prompt)} tokens, {op.prompt_tokens} were announced",
@@ -354,7 +347,7 @@ class MlxExecutor:
             lane.token = tokens[row]
             own = None if words is None else words[row]
             try:
-                _ask_client(lambda lane=lane, own=own: self.clients.token(lane.id, lane.token, own))
+                ask_client(lambda lane=lane, own=own: self.clients.token(lane.id, lane.token, own))
             except ClientFailed as error:
                 tally.failed[lane.id] = error.what
                 continue
@@ -374,15 +367,6 @@ def _chosen(logits: mx.array, lanes: list[_Live]) -> tuple[mx.array, dict[int, s
         except DrawFailed as error:
             faults[error.row] = error.what
             rules[error.row] = GREEDY
-
-
-def _ask_client(call: Callable[[], Answer]) -> Answer:
-    """Return what a client's code returns. Raises `ClientFailed` for whatever it raises."""
-    try:
-        return call()
-    except Exception as error:
-        what = f"its client failed: {type(error).__name__}: {_first_line(error)}"
-        raise ClientFailed(what, "look at the code that takes its tokens") from error
 
 
 def _first_line(error: BaseException) -> str:
