@@ -39,16 +39,18 @@ class DefinitionTap:
     """A tap over a run of one stream that compares a layer of each shape with the definition.
 
     `rows` counts what was compared, `first` is the first deviation. With own kernels
-    (`has_kernels`) decoded rows are compared at block boundaries only: numpy takes its time.
+    (`has_kernels`) decoded rows are compared at block boundaries and at first only: numpy takes
+    its time.
     """
 
-    def __init__(self, spec: DecoderSpec, ops: Ops, *, has_kernels: bool) -> None:
+    def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
         self.watched: Watched | None = None
+        self.has_kernels = False
         self.rows = 0
         self.first: Deviation | None = None
         self._ops = ops
-        self._has_kernels = has_kernels
         self._queries: mx.array | None = None
+        self._decoding: set[int] = set()
         first: dict[tuple, int] = {}
         for index, block in enumerate(spec.blocks):
             if block.attention is not None:
@@ -79,12 +81,14 @@ class DefinitionTap:
 
     def _decoded(self, name: str, index: int, arena: Arena, lane: Lane, out: mx.array) -> None:
         p = lane.position
-        if self._has_kernels and p % BLOCK not in (0, 1, BLOCK - 1):
+        is_first = index not in self._decoding
+        self._decoding.add(index)
+        if self.has_kernels and not is_first and p % BLOCK not in (0, 1, BLOCK - 1):
             return
         assert self._queries is not None
         q = self._queries[0]
         keys = _Keys(arena.by_block[index], lane.place, p + 1, self._windows[index])
-        if self._has_kernels:
+        if self.has_kernels:
             expected = mx.array(_by_kernel(q, keys))
         else:
             expected = _by_blocks(self._ops, q[:, None], keys, np.array([p]), None)[:, 0]

@@ -156,9 +156,7 @@ class Runs:
 
     def define(self, request_id: int) -> DefinitionTap:
         """Run a request alone and hold its attention against the definition."""
-        tap = DefinitionTap(
-            self.model.decoder.spec, self._ops, has_kernels=self.identity.has_kernels
-        )
+        tap = DefinitionTap(self.model.decoder.spec, self._ops)
         engine, _ = self._open([request_id], (self._whole(0),), Case(name="definition"), tap)
         drive(engine.scheduler, engine.executor)
         self.evidence.defined_rows += tap.rows
@@ -212,6 +210,7 @@ class Runs:
             tap.context = executor.context
         elif tap is not None:
             tap.watched = watched
+            tap.has_kernels = executor.context.kernels is not None
         if tap is not None:
             executor.context.tap = tap
         return engine, script
