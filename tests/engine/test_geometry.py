@@ -141,6 +141,8 @@ def test_a_death_is_told_with_its_case(monkeypatch):
         ("llama longrope", "rope_scaling/original_max_position_embeddings", 1, "is 1"),
         ("llama", "rope_theta", 1e300, "rope_theta is 1e+300"),
         ("hybrid_moe", "text_config/norm_topk_prob", None, "norm_topk_prob is null"),
+        ("llama linear", "rope_scaling/type", "", "rope_scaling has type ''"),
+        ("llama yarn", "rope_scaling/rope_type", 0, "rope_scaling has type '0'"),
         ("gemma4", "use_double_wide_mlp", None, "use_double_wide_mlp is null"),
     ],
 )

@@ -67,7 +67,8 @@ def read_rope(
         nested = nested[layer_type]
     scaling: Any = nested if isinstance(nested, Mapping) else f.raw("rope_scaling")
     s = Fields(scaling if isinstance(scaling, Mapping) else {}, "rope.")
-    kind = s.raw("type") or s.raw("rope_type") or "default"
+    named = (s.raw("type"), s.raw("rope_type"), "default")
+    kind = next(word for word in named if word is not None)
     theta = number(s, "rope_theta", number(f, "rope_theta", default_theta))
     share = number(s, "partial_rotary_factor", number(f, "partial_rotary_factor", partial))
     if share > 1:
