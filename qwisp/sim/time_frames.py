@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from qwisp.scheduling.arena_rows import rows_bytes
+
 if TYPE_CHECKING:
     from qwisp.sim.run import Run
 
 PS = 1e12
 PHASES = ("prefill", "decode", "paused")
+_MANY_ROWS = 2**20  # whole pools, so that a pooled row is shared exactly
 
 
 def rounds_frame(run: Run) -> pl.DataFrame:
@@ -99,7 +102,8 @@ def load_frame(run: Run) -> pl.DataFrame:
     """Return the state after every change: waiting, prefilling, decoding, paused; bytes.
 
     `allocated_bytes` is the layout, `held_bytes` the occupied places, `used_bytes` the rows that
-    streams really use there (linear between changes), `wasted_bytes` held less used.
+    streams really use there (linear between changes) with their state and rings, `wasted_bytes`
+    held less used.
     """
     segments, requests = run.segments, run.requests
     rows_of = _rows_of(run)
@@ -125,10 +129,13 @@ def load_frame(run: Run) -> pl.DataFrame:
         return np.cumsum(change)
 
     used = active(begin, end, offset) + active(begin, end, slope) * time
-    row_bytes, fixed = run.size.bytes(2) - run.size.bytes(1), run.size.bytes(0)
-    streams = active(begin, end)
-    held_bytes = active(begin, end, held) * row_bytes + streams * fixed
-    used_bytes = np.clip(used, 0, None) * row_bytes + streams * fixed
+    row_bytes = rows_bytes(run.size, _MANY_ROWS) / _MANY_ROWS
+    # State and ring are there as soon as a stream is, whatever its length.
+    slot_rows = run.layout.arena(run.size).slot_rows
+    own_bytes = {rows: run.size.lane_bytes(rows) for rows in set(slot_rows)}
+    own = active(begin, end, np.array([own_bytes[slot_rows[s]] for s in segments["slot"]], float))
+    held_bytes = active(begin, end, held) * row_bytes + own
+    used_bytes = np.clip(used, 0, None) * row_bytes + own
     counts = {p: active(begin[phase == p], end[phase == p]).astype(int) for p in PHASES}
     return pl.DataFrame(
         {

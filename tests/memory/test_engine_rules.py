@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from qwisp.errors import BadInput
@@ -65,6 +67,11 @@ def test_a_window_cache_holds_the_window_and_one_micro_batch(options, cells):
     assert total(4096, rules, WINDOW) == 384 * cells
 
 
+def test_the_usual_micro_batch_is_512_and_no_pad_is_added_to_whole_ones():
+    assert LlamaCpp().window_cells(4096, 256) == 768
+    assert LlamaCpp().window_cells(4096, 257) == 1024
+
+
 def test_windows_of_slots_in_one_stream_lie_side_by_side():
     shared = LlamaCpp(n_seq=3, unified=True, ubatch_tokens=64, pad_cells=32)
     assert shared.ring_rows(4096, 128) == 448  # 3 x 128 + 64
@@ -94,6 +101,8 @@ def test_without_flash_attention_all_values_are_as_wide_as_the_widest():
         state_bytes=256,
         conv_bytes=288,
     )
+    widened = cache_bytes(model(FULL, replace(wide, v_dim=4)), 4096, off).terms
+    assert (widened.full_value_bytes, widened.ring_value_bytes) == (4096 * 2 * 64, 256 * 2 * 64)
     on = cache_bytes(model(FULL, wide), 4096, LlamaCpp(ubatch_tokens=64)).terms
     assert (on.full_value_bytes, on.ring_value_bytes) == (4096 * 2 * 64, 256 * 2 * 160)
     assert total(256, LlamaCpp(flash_attn=False, v_type=None), FULL) == 256 * 2 * (128 + 64)
