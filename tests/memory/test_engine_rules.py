@@ -136,6 +136,7 @@ def test_a_file_without_latent_lengths_has_a_row_per_head():
         (256, 128, 256),  # the second chunk fits into the first step
         (257, 128, 512),
         (200, 100, 256),
+        (257, 200, 456),  # what was there beyond 200 rows is dropped
         (300, 100, 456),  # 200 rows in use keep 200, and a step of 256 is added
         (500, 100, 656),
         (513, 256, 768),  # 512 end on a step: nothing is dropped
@@ -153,6 +154,12 @@ def test_a_growing_cache_adds_whole_steps_to_the_rows_in_use(tokens, chunk, rows
 )
 def test_a_decoded_token_comes_after_the_prompt_and_alone(tokens, rows):
     assert grown_rows(tokens, 2048, decoded=True) == rows
+
+
+def test_a_prompt_that_fills_its_step_keeps_it_when_the_next_token_comes():
+    assert grown_rows(257, 200, decoded=True) == 512
+    assert MlxLm(chunk_tokens=200, decoded=True).full_rows(257) == 512
+    assert MlxLm(chunk_tokens=200).full_rows(257) == 456
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 255, 256, 300, 511, 1000])
@@ -189,6 +196,11 @@ def test_a_rotating_cache_holds_a_window_less_one_and_the_chunk(tokens, decoded,
     assert rotating_rows(tokens, 512, 100, decoded=decoded) == rows
 
 
+def test_a_prompt_alone_is_meant_unless_a_step_is_named():
+    assert rotating_rows(100, 512, 100) == MlxLm(chunk_tokens=100).ring_rows(100, 512) == 100
+    assert MlxLm(chunk_tokens=100, decoded=True).ring_rows(101, 512) == 356
+
+
 @pytest.mark.parametrize(
     ("tokens", "decoded", "rows"),
     [
@@ -211,7 +223,8 @@ def test_a_batch_has_every_row_of_each_sequence():
     for layers in ((FULL,), (WINDOW,), (DELTA,), (FULL, WINDOW, DELTA)):
         one = total(1000, MlxLm(chunk_tokens=100), *layers)
         assert total(1000, MlxLm(chunk_tokens=100, n_seq=3), *layers) == 3 * one
-    assert MlxLm().full_rows(0) == MlxLm().ring_rows(0, 128) == 0
+    for rules in (MlxLm(), MlxLm(decoded=True)):  # before a prompt there is nothing
+        assert rules.full_rows(0) == rules.ring_rows(0, 128) == 0
 
 
 @pytest.mark.parametrize(
@@ -233,6 +246,7 @@ def test_quantised_rows_carry_a_scale_and_a_bias_for_each_group(
 
 
 def test_rotating_caches_are_never_quantised_and_odd_groups_are_refused():
+    assert total(256, MlxLm(kv_bits=8), FULL) == 256 * (136 + 68), "groups of 64"
     assert total(100, MlxLm(kv_bits=8), WINDOW) == 384 * 100
     for rules in (MlxLm(kv_bits=7), MlxLm(kv_bits=8, group_elements=48)):
         with pytest.raises(BadInput, match="do not exist"):
