@@ -13,7 +13,8 @@ from qwisp.cli import main
 from qwisp.errors import BadInput
 from qwisp.receipts import Measured, Receipt, ReceiptBook, Stamp, read_receipts
 from qwisp.receipts.record import hash_inputs, hash_of
-from qwisp.study import Criterion, Study, Verdict, judge, load_study, run_study, verdict_of
+from qwisp.study import Criterion, Study, Verdict, load_study, run_study, verdict_of
+from qwisp.study.judge import verdict_on
 from qwisp.study.page import receipts_origin
 
 ROOT = Path(__file__).parents[1]
@@ -291,7 +292,7 @@ def judged(criteria: list[Criterion], *measured: tuple, **changes) -> Verdict:
         Receipt(metric=metric, value=value, unit=unit, inputs={"n": n}, **words)
         for n, (metric, value, unit) in enumerate(book)
     ]
-    return judge(study, [replace(one, inputs_hash=hash_of(one)) for one in made])
+    return verdict_on(study, [replace(one, inputs_hash=hash_of(one)) for one in made])
 
 
 @pytest.mark.parametrize(("reduce", "value"), [("max", 8), ("min", 2), ("mean", 5), ("sum", 15)])
@@ -327,7 +328,7 @@ def test_the_unit_of_the_bar_counts_and_the_last_of_two_equal_receipts() -> None
     study = Study(id="s", criteria=[bar], **NOTHING)
     first = judged([bar], ("m", 2, "GiB")).receipts[0]
     declared = replace(first, metric="criteria", value={"criteria": study.declaration})
-    assert judge(study, [declared, first, replace(first, value=1)]).word == "no-go"
+    assert verdict_on(study, [declared, first, replace(first, value=1)]).word == "no-go"
 
 
 @pytest.mark.parametrize("value", [{"criteria": None}, {"criteria": []}])

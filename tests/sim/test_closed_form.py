@@ -259,9 +259,8 @@ SMALL, LARGE = Place(0, 0, 40, 40), Place(1, 40, 80, 80)
 
 
 def by_hand(*asks: tuple, cancels: tuple = (), cost: CostModel = RULES) -> CostExecutor:
-    """An executor that has handed out what arrived at 0."""
     executor = CostExecutor(asks, cost, RowBytes(1, 0), cancels=cancels)
-    executor.facts(0)
+    executor.facts(0)  # what arrived at 0 was handed out
     return executor
 
 
