@@ -85,10 +85,10 @@ def test_lengths_lie_on_both_sides_of_the_first_two_block_boundaries():
 
 
 def test_what_is_seen_is_what_ran():
-    """Two streams, the longer of 300 tokens: 12 are decoded, of which the last is never fed."""
-    pair = Case(name="pair", company=1, longest_at=1)
+    """300 tokens beside 13: 12 are decoded, of which the last is never fed; 13 wrap no ring."""
+    pair = Case(name="pair", company=1, longest_at=1, turn=2)
     made = certify(load_model("tiny:gemma3"), max_new=12, tokens=300, cases=[pair])
-    assert [row.request for row in made.rows if row.case == "pair"] == [1, 0]
+    assert [row.request for row in made.rows if row.case == "pair"] == [3, 0]
     seen = made.exercised.as_dict()
     assert seen == {
         "longest_tokens": 299,
@@ -99,7 +99,7 @@ def test_what_is_seen_is_what_ran():
         "restores": 0,
         "expert_indices": 0,
         "defined_rows": 2 * (299 + 257 + 11),  # a sliding and a full layer
-        "rings": {"40": {"wrapped": 3, "moved": 0, "restored": 0}},
+        "rings": {"40": {"wrapped": 2, "moved": 0, "restored": 0}},
     }
     assert [str(one).partition(":")[0] for one in made.missing] == [
         "full attention",
