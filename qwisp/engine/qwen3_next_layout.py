@@ -21,19 +21,23 @@ def split_fused(weights: dict[str, mx.array], spec: DecoderSpec) -> dict[str, mx
         if not isinstance(block.layer, GatedDelta):
             continue
         name = f"{spec.prefix}model.layers.{index}.linear_attn"
-        for fused, rows_of in (("in_proj_qkvz", _qkvz_rows), ("in_proj_ba", _ba_rows)):
+        layer = block.layer
+        counts = layer.conv_dim + layer.value_heads * layer.value_dim, 2 * layer.value_heads
+        for fused, rows_of, num_rows in (
+            ("in_proj_qkvz", _qkvz_rows, counts[0]),
+            ("in_proj_ba", _ba_rows, counts[1]),
+        ):
             for part in ("weight", "scales", "biases"):
                 whole = made.pop(f"{name}.{fused}.{part}", None)
                 if whole is None:
                     continue
-                rows = rows_of(block.layer)
-                if whole.shape[0] != sum(map(len, rows.values())):
+                if whole.shape[0] != num_rows:  # before anything of that size is made
                     raise BadInput(
                         f"weight {name}.{fused}.{part} has {whole.shape[0]:,} rows, the config "
-                        f"gives {sum(map(len, rows.values())):,}",
+                        f"gives {num_rows:,}",
                         "the config does not belong to these weights",
                     )
-                for target, picked in rows.items():
+                for target, picked in rows_of(layer).items():
                     made[f"{name}.{target}.{part}"] = whole[mx.array(picked)]
     return made
 

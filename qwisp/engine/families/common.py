@@ -63,8 +63,8 @@ def read_rope(
     Raises `BadConfig` for a kind of scaling that is not run.
     """
     nested = f.raw("rope_parameters")
-    if isinstance(nested, Mapping) and isinstance(nested.get(layer_type), Mapping):
-        nested = nested[layer_type]
+    if layer_type and isinstance(nested, Mapping):
+        nested = _of_layer_type(nested, layer_type)
     scaling: Any = nested if isinstance(nested, Mapping) else f.raw("rope_scaling")
     s = Fields(scaling if isinstance(scaling, Mapping) else {}, "rope.")
     named = (s.raw("type"), s.raw("rope_type"), "default")
@@ -87,6 +87,17 @@ def read_rope(
         is_traditional=traditional,
         scaling=_scaling(kind, s, f, dims),
     )
+
+
+def _of_layer_type(nested: Mapping[str, Any], layer_type: str) -> Mapping[str, Any]:
+    """Return the parameters of a layer type, or `nested` itself where they are the same for all."""
+    if layer_type not in nested and not any(isinstance(v, Mapping) for v in nested.values()):
+        return nested
+    own = nested.get(layer_type)
+    if not isinstance(own, Mapping):
+        key = f"rope_parameters.{layer_type}"
+        raise refuse(key, f"is {str(own)[:40]}, not an object", "give it like the other one")
+    return own
 
 
 def _scaling(kind: Any, s: Fields, f: Fields, dims: int) -> Scaling | None:
