@@ -14,18 +14,16 @@ import numpy as np
 import pytest
 
 from qwisp.engine import mixers
-from qwisp.engine.arena import Arena, ArenaPlan
 from qwisp.engine.attention import BLOCK, KeyRange
+from qwisp.engine.build import open_engine
 from qwisp.engine.clients import Request, Script
-from qwisp.engine.decoder import Decoder
 from qwisp.engine.decoder_spec import DecoderSpec
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.hostile import HostileOps
-from qwisp.engine.identity import Identity
+from qwisp.engine.loading import LoadedModel, made_model
 from qwisp.engine.mixers import Attention
 from qwisp.engine.ops import Ops
 from qwisp.engine.random_weights import random_weights
-from qwisp.engine.step import Context
 from qwisp.engine.tiny import tiny_config
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.row_space import RowSpace
@@ -51,9 +49,9 @@ CONFIG = tiny_config("llama") | {
 
 
 @cache
-def decoder() -> Decoder:
+def model() -> LoadedModel:
     spec = DecoderSpec.from_config(CONFIG)
-    return Decoder(spec, random_weights(spec, 0, "float32"), "float32")
+    return made_model("small", CONFIG, spec, random_weights(spec, 0, "float32"), "float32")
 
 
 class UnkindOps(HostileOps):
@@ -70,17 +68,24 @@ class UnkindOps(HostileOps):
 
 
 def executor(requests: Sequence[ScriptedRequest], ops: type[Ops] = Ops) -> MlxExecutor:
-    rows = [context + LAYOUT.margin_rows for context in LAYOUT.contexts]
-    arena = Arena(decoder().spec, ArenaPlan.of_sessions(rows, SETTINGS.chunk_tokens), "float32")
     script = Script.of(
         {r.id: Request(prompt=prompt(r)) for r in requests},
         max_new={r.id: r.max_new for r in requests},
         arrivals={r.id: r.arrives for r in requests},
         cancels={r.id: r.cancelled for r in requests if r.cancelled is not None},
     )
-    identity = Identity(width=8, chunk_tokens=SETTINGS.chunk_tokens)
-    context = Context(ops(), identity.safeguards)
-    return MlxExecutor(decoder(), arena, identity, script, context=context, keeps_logits=True)
+    engine = open_engine(
+        model(),
+        LAYOUT,
+        script,
+        SETTINGS,
+        ops=ops(),
+        ahead=0,
+        keeps_logits=True,
+        is_compiled=False,
+        has_kernels=False,
+    )
+    return engine.executor
 
 
 def prompt(request: ScriptedRequest) -> tuple[int, ...]:
