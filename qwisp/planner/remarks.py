@@ -47,8 +47,9 @@ def run_remarks(run: Run) -> list[str]:
 
 def refusal_remarks(run: Run) -> list[str]:
     """Return what was refused for what, and what the last of each would have needed."""
-    refusals = (entry.what for entry in run.scheduler.decided("refused"))
-    last = {refused.reason.split(": ")[0]: refused for refused in refusals}
+    if not run.counts["refused"]:
+        return []  # a log of a hundred thousand entries need not be read for that
+    last = {what.reason.split(": ")[0]: what for _, what in run.scheduler.told("refused")}
     lines = []
     for binding, count in run.summary.refusals_by_binding.items():
         reason, offer = last[binding]

@@ -7,9 +7,13 @@ ones, admit, grant prefill, decode. Rows that a stream leaves are free at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from qwisp.errors import BadInput, ExecutorFault, QwispError, SchedulerBug
 from qwisp.scheduling.compaction import compact
 from qwisp.scheduling.contract import (
+    DETAILS,
     Admit,
     Ask,
     Binding,
@@ -38,7 +42,6 @@ from qwisp.scheduling.waiting import WaitingLine
 from qwisp.scheduling.why import explain
 
 ARRIVALS, PLAN, SETTLE = range(3)
-_KIND = LogEntry._fields.index("kind")
 
 
 class Scheduler:
@@ -355,9 +358,10 @@ class Scheduler:
         """Every decision that changed something, by (round, phase)."""
         return [make(LogEntry, entry) for entry in sorted(self._log, key=_when)]
 
-    def decided(self, kind: str) -> list[LogEntry]:
-        """Return the decisions of a kind as they were made; the whole log need not be sorted."""
-        return [make(LogEntry, entry) for entry in self._log if entry[_KIND] == kind]
+    def told(self, kind: str) -> Iterator[tuple[int, Any]]:
+        """Yield id and `LogEntry.what` of the decisions of a kind, as made; sorts nothing."""
+        shape = DETAILS[kind]
+        return ((i, make(shape, detail)) for _, _, this, i, detail in self._log if this == kind)
 
     def why(self, request_id: int) -> Binding:
         """Return what a live request waits for and the smallest change that would help it."""

@@ -38,8 +38,8 @@ def prefix_use(run: Run) -> PrefixUse | None:
         shared_bytes=store.used["shared"],
         conversation_bytes=store.used["conversation"],
         entries=len(store),
-        captures=len(run.scheduler.decided("capture")),
-        restores=len(run.scheduler.decided("restore")),
+        captures=sum(1 for _ in run.scheduler.told("capture")),
+        restores=sum(1 for _ in run.scheduler.told("restore")),
         waits=int((run.requests["waited_for"] == "prefix in flight").sum()),
         cached=run.summary.cached,
     )

@@ -48,7 +48,7 @@ def requests_frame(run: Run) -> pl.DataFrame:
     several = answered & (produced > 1)
     tpot = (end - first) / np.maximum(produced - 1, 1)
     never = Admitted(0, 0, "", 0)
-    admits = {entry.id: entry.what for entry in run.scheduler.decided("admit")}
+    admits = dict(run.scheduler.told("admit"))
     admits = [admits.get(request_id, never) for request_id in column["id"]]
     return pl.DataFrame(
         {

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from qwisp.scheduling.contract import DETAILS, LogEntry
+from qwisp.scheduling.contract import DETAILS
 from qwisp.scheduling.settings import Settings
 from qwisp.testing import Played, ScriptedRequest, play, sessions
 
@@ -60,10 +60,10 @@ def test_each_kind_is_told_by_name(played: Played) -> None:
 
 
 def test_the_decisions_of_a_kind_come_in_the_order_of_the_log(played: Played) -> None:
-    for kind in DETAILS:
-        entries = [entry for entry in played.log if entry.kind == kind]
-        assert played.scheduler.decided(kind) == entries
-        assert all(type(entry) is LogEntry for entry in entries)
+    for kind, shape in DETAILS.items():
+        found = list(played.scheduler.told(kind))
+        assert found == [(entry.id, entry.detail) for entry in played.log if entry.kind == kind]
+        assert all(type(what) is shape for _, what in found)
 
 
 def test_a_file_keeps_plain_values(played: Played) -> None:
