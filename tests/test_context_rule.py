@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qwisp.context_rule import LADDER_TOKENS, UNCHUNKED_KV_BUDGET_BYTES, ContextAdmission
@@ -214,6 +214,7 @@ def test_settings_that_make_no_sense_are_refused(wrong):
         ContextAdmission(GEMMA, **wrong)
 
 
+@settings(deadline=None)
 @given(
     context=st.integers(1, 262144),
     lanes=st.integers(1, 16),

@@ -154,6 +154,7 @@ class Watched:
 
     def __init__(self, decoder: Decoder, evidence: Evidence, *, is_restoring: bool = False) -> None:
         self.decoder = decoder
+        self.spec = decoder.spec
         self.evidence = evidence
         self.is_restoring = is_restoring
         self.now: tuple[Arena, Step | Window] | None = None

@@ -1,12 +1,16 @@
-"""Memory of a serving configuration: transients and terms, by hand at the edges."""
+"""Memory of a serving configuration: terms, transients, ladders and cells, by hand at the edges."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import nextafter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from qwisp.context_rule import ContextAdmission
+from qwisp.cost import load_cost
 from qwisp.errors import BadInput
 from qwisp.memory.calibration import load_calibration, load_residency
 from qwisp.memory.dialect import Dialect
@@ -16,17 +20,17 @@ from qwisp.memory.dialect_mlx_lm import MlxLm
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.dialect_sglang import Sglang
 from qwisp.memory.dialect_vllm import Vllm
+from qwisp.memory.fit import fit
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.resident import expert_residency, peak_metal, resident, weights_of
 from qwisp.memory.serving import Serving, kv_term, serving_memory
 from qwisp.memory.side_budgets import SideBudgets
-from qwisp.memory.transient import transient_bytes, widest_chunk
 from qwisp.memory.weights import Weights
 from qwisp.spec.catalog import load_model
-from qwisp.spec.layers import FullAttention, Mla, PooledAttention, SlidingWindow
+from qwisp.spec.layers import FullAttention, SlidingWindow
 from qwisp.spec.machine import MachineSpec, load_machine
 from qwisp.spec.model import ModelSpec
-from qwisp.units import MIB
+from qwisp.units import GIB, MIB
 
 CONFIGS = Path(__file__).parents[1] / "data/configs"
 GEMMA = load_model("gemma-4-26b-a4b")
@@ -57,87 +61,6 @@ def box(left_bytes: int, **changes: object) -> MachineSpec:
     """A machine with so many bytes beside this engine's overhead."""
     given = {"name": "box", "title": "box", "memory_bytes": 2**40, "limit_name": "box"}
     return MachineSpec(**given | {"limit_bytes": OVERHEAD + left_bytes} | changes)
-
-
-# ---- prefill transient -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("head", "fused"), [(32, False), (64, True), (80, True), (96, False), (128, True), (256, False)]
-)
-def test_heads_of_64_80_and_128_have_a_fused_kernel(head, fused):
-    model = spec(FullAttention(kv_heads=1, k_dim=head, v_dim=64))
-    # 100 rows of 2 x (512 + 8 x 16) bytes.
-    assert transient_bytes(model, 100, 16) == (0 if fused else 100 * 1280)
-
-
-def test_the_layer_that_keeps_the_most_rows_sets_the_peak():
-    full = FullAttention(kv_heads=1, k_dim=256, v_dim=256)
-    ring = SlidingWindow(kv_heads=1, k_dim=256, v_dim=256, window_tokens=1000)
-    row = 2 * (512 + 8 * 256)
-    for layers in ((full, ring), (ring, full)):
-        assert transient_bytes(spec(*layers), 5000, 256) == 5000 * row
-    assert transient_bytes(spec(ring), 5000, 256) == 1256 * row
-    assert transient_bytes(spec(ring), 1255, 256) == 1255 * row
-    assert transient_bytes(spec(ring), 5000, 256, dialect=Qwisp(chunk_tokens=64)) == 1064 * row
-    assert transient_bytes(spec(ring), 5000, 256, dialect=Fieldfare(chunked=False)) == 5000 * row
-    fused = FullAttention(kv_heads=1, k_dim=64, v_dim=64)
-    assert transient_bytes(spec(fused, ring), 5000, 256) == 1256 * row
-
-
-def test_one_token_at_a_time_writes_no_scores_out():
-    assert transient_bytes(UNFUSED, 5000, 1) == 0
-    assert transient_bytes(UNFUSED, 5000, 2) == 5000 * 2 * (512 + 8 * 2)
-
-
-@pytest.mark.parametrize("lost", [{"hidden": None}, {"query_heads": None}])
-def test_unknown_sizes_matter_only_where_there_is_a_peak(lost):
-    assert transient_bytes(replace(UNFUSED, **lost), 5000, 256) is None
-    assert widest_chunk(replace(UNFUSED, **lost), 5000, 2**40) is None
-    assert transient_bytes(replace(PLAIN, **lost), 5000, 256) == 0
-
-
-@pytest.mark.parametrize(("tokens", "elements"), [(1000, 1000 * 192), (500, 128 * 1024)])
-def test_a_quantised_cache_adds_the_largest_layers_rows_in_half_precision(tokens, elements):
-    narrow = FullAttention(kv_heads=2, k_dim=64, v_dim=32)  # 192 elements a row
-    wide = SlidingWindow(kv_heads=4, k_dim=128, v_dim=128, window_tokens=100)  # 1,024
-    found = transient_bytes(spec(narrow, wide), tokens, 28, is_quantised=True)
-    assert found == tokens * 2 * (512 + 8 * 28) + 2 * elements
-
-
-@pytest.mark.parametrize(
-    ("layer", "elements"),
-    [
-        (Mla(kv_lora_rank=512, rope_dim=64), 576),
-        (PooledAttention(row_elements=1152, pooled_elements=128, pool_tokens=4), 1152),
-    ],
-)
-def test_latent_and_pooled_rows_are_never_fused(layer, elements):
-    scores = 1000 * 2 * (512 + 8 * 64)
-    assert transient_bytes(spec(layer), 1000, 64) == scores
-    assert transient_bytes(spec(layer), 1000, 64, is_quantised=True) == scores + 2000 * elements
-
-
-@pytest.mark.parametrize(
-    ("tokens", "free", "chunk"),
-    [
-        (4096, 4096 * 2 * (512 + 8 * 512), 512),  # just fits
-        (4096, 4096 * 2 * (512 + 8 * 512) - 1, 256),
-        (4096, 2**40, 4096),
-        (4095, 2**40, 2048),  # no chunk is longer than the context
-        (64, 2**40, 64),
-        (63, 2**40, None),
-        (4096, 4096 * 2 * (512 + 8 * 64) - 1, None),
-    ],
-)
-def test_the_widest_chunk_is_the_first_whose_peak_fits(tokens, free, chunk):
-    found = widest_chunk(UNFUSED, tokens, free)
-    assert (found and found.chunk_tokens) == chunk
-    if found:
-        assert found.transient_bytes == tokens * 2 * (512 + 8 * chunk)
-
-
-# ---- terms -------------------------------------------------------------------------------------
 
 
 def test_a_lane_costs_a_cache_whether_the_engine_counts_sequences_or_not():
@@ -272,3 +195,89 @@ def test_the_resident_projection_is_its_terms():
     assert expert_residency(sweep, 2).known_bytes == 2_380_606_720 + 2 * 40 * 1_769_472
     with pytest.raises(BadInput, match="not measured"):
         weights_of(PLAIN)
+
+
+def test_a_rung_that_takes_all_the_patience_is_still_recommended():
+    """On this calibration 32K take 195.56 s and 64K take 639.96 s."""
+    rule, cost = ContextAdmission(QWEN, M1), load_cost(QWEN.name, M1.name)
+    seconds = {rung.context_tokens: rung.prefill_s for rung in fit(rule, cost=cost).rungs}
+    assert (round(seconds[32768], 2), round(seconds[65536], 2)) == (195.56, 639.96)
+    exact = fit(rule, cost=cost, patience_s=seconds[32768]).recommended
+    assert exact.context_tokens == 32768
+    assert fit(rule, cost=cost, patience_s=nextafter(seconds[32768], 0)).recommended[0] == 16384
+    usual = fit(rule, cost=cost).recommended
+    assert usual.context_tokens == 32768
+    assert "read in 196 s; the next rung takes 640 s, above 300: time is" in usual.why
+    least = fit(rule, cost=cost, patience_s=1).recommended
+    assert (least.context_tokens, "longer than 1 s" in least.why) == (4096, True)
+    most = fit(rule, cost=cost, patience_s=1e9).recommended
+    assert (most.context_tokens, "the largest rung that fits" in most.why) == (262144, True)
+
+
+def test_what_memory_leaves_is_recommended_only_below_the_rungs_or_with_times():
+    below = fit(ContextAdmission(PLAIN, box(1000 * 2048), weights=0))
+    assert below.recommended == (1000, "the largest that fits, below every rung")
+    assert (below.context_tokens, below.largest_tokens, below.refusal) == (1000, 1000, None)
+    none = fit(ContextAdmission(PLAIN, box(2047), weights=0))
+    assert none.recommended == (None, "no context fits")
+    assert (none.context_tokens, none.largest_tokens) == (4096, None)
+    assert none.refusal is not None
+    untimed = fit(ContextAdmission(PLAIN, box(5000 * 2048), weights=0))
+    assert (untimed.recommended.context_tokens, untimed.context_tokens) == (None, 5000)
+    asked = fit(ContextAdmission(PLAIN, box(5000 * 2048), weights=0), 7)
+    assert asked.context_tokens == 7
+    assert asked.usable_bytes == OVERHEAD + 5000 * 2048
+    assert fit(ContextAdmission(PLAIN, weights=0)).usable_bytes is None
+
+
+def test_a_calibration_without_prefill_times_no_rung():
+    decode_only = SimpleNamespace(name="decode only", has_prefill=False)
+    found = fit(ContextAdmission(PLAIN, box(8192 * 2048), weights=0), cost=decode_only)
+    assert {rung.prefill_s for rung in found.rungs} == {None}
+    assert (found.recommended.context_tokens, found.cost_name) == (None, "decode only")
+    assert fit(ContextAdmission(PLAIN, weights=0)).cost_name is None
+
+
+def test_every_rung_has_its_cache_and_its_need():
+    found = fit(ContextAdmission(PLAIN, box(3 * 8192 * 2048), weights=0, lanes=3))
+    rungs = {rung.context_tokens: rung for rung in found.rungs}
+    assert rungs[8192].cache_bytes == 3 * 8192 * 2048
+    assert rungs[8192].needs_bytes == OVERHEAD + 3 * 8192 * 2048
+    assert [rung.fits for rung in found.rungs] == [True] * 2 + [False] * 7
+    assert (rungs[8192].broken_rule, rungs[16384].broken_rule) == (None, "machine memory")
+    assert all(rung.prefill_s is None for rung in found.rungs)
+
+
+def test_a_fit_is_decided_unless_it_fits_without_known_weights():
+    unknown = ContextAdmission(PLAIN, box(8192 * 2048))
+    assert not fit(unknown, 8192).is_decided
+    assert fit(unknown, 8193).is_decided
+    assert fit(replace(unknown, weights=0), 8192).is_decided
+    assert fit(replace(unknown, weights=0, dialect=MlxLm()), 4096).is_decided
+
+
+@pytest.mark.parametrize(("left", "chunk"), [(0, 512), (-1, 256)])
+def test_the_planned_chunk_is_the_widest_beside_everything_else(left, chunk):
+    cache, peak = 4096 * 1024, 4096 * 2 * (512 + 8 * 512)
+    rule = ContextAdmission(UNFUSED, box(7 + cache + peak + left), weights=7)
+    assert fit(rule, 4096).chunk.chunk_tokens == chunk
+    assert fit(replace(rule, machine=None), 4096).chunk is None
+    assert fit(replace(rule, prefill="unchunked"), 4096).chunk is None
+    assert fit(rule, 262144).chunk is None, "it is refused"
+    for dialect in (Fieldfare(), Vllm(), Sglang(), LlamaCpp()):
+        assert fit(replace(rule, dialect=dialect), 4096).chunk is None
+    small = fit(replace(rule, dialect=MlxLm(chunk_tokens=64)), 4096).chunk
+    assert small.chunk_tokens >= chunk, "its overhead is not known and not counted"
+
+
+def test_a_pool_is_what_the_weights_leave():
+    device = box(0, memory_kind="vram", limit_bytes=GIB + 1000 * 2048)
+    vllm = fit(ContextAdmission(PLAIN, device, weights=GIB, dialect=Vllm()), 496)
+    assert vllm.log_lines == (
+        "GPU KV cache size: 992 tokens",  # 62 whole blocks of 16
+        "Maximum concurrency for 496 tokens per request: 2.00x",
+    )
+    assert fit(ContextAdmission(PLAIN, None, weights=GIB, dialect=Vllm()), 496).log_lines == ()
+    assert fit(ContextAdmission(PLAIN, device, dialect=Vllm()), 496).log_lines == ()
+    lanes = ContextAdmission(PLAIN, device, weights=0, dialect=LlamaCpp(n_seq=2), lanes=2)
+    assert "(   512 cells,   4 layers,  2/2 seqs)" in fit(lanes, 512).log_lines[0]
