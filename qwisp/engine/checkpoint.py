@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+from safetensors import SafetensorError, safe_open
 
 from qwisp.engine.decoder_spec import DecoderSpec
 from qwisp.engine.quantised import check_method, check_quantised, packed_stems
 from qwisp.engine.qwen3_next_layout import split_fused
-from qwisp.engine.safetensors_file import AGAIN, read_header
 from qwisp.engine.weight_shapes import weight_shapes
 from qwisp.errors import BadInput
 
@@ -22,6 +22,7 @@ _NESTED = "language_model."
 _UNUSED = ("rotary_emb.inv_freq", "input_max", "input_min", "output_max", "output_min")
 _SHARED = (".self_attn.k_proj.", ".self_attn.v_proj.", ".self_attn.k_norm.")
 MAX_NAMED = 3
+AGAIN = "download or convert the checkpoint again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,14 +81,40 @@ def checkpoint_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def tensor_names(path: Path) -> set[str]:
+    """Return the names of a safetensors file, whose header was held against its bytes.
+
+    Raises `BadInput` for a file that is not one, is cut short, has gaps or overlaps, or names a
+    tensor twice (the reader would keep the last one without a word).
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = set(file.keys())
+        with path.open("rb") as file:
+            text = file.read(int.from_bytes(file.read(8), "little"))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}", AGAIN) from None
+    except SafetensorError as error:
+        what = f"{path}, {path.stat().st_size:,} bytes, is not a whole safetensors file: {error}"
+        raise BadInput(what[:400], AGAIN) from None
+    counts = Counter(json.loads(text, object_pairs_hook=_keys))
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise BadInput(f"{path} has two tensors called {min(twice)[:60]}", AGAIN)
+    return names
+
+
+def _keys(pairs: list[tuple[str, Any]]) -> list[str]:
+    return [key for key, _ in pairs]
+
+
 def _load(folder: Path) -> dict[str, mx.array]:
     found: dict[str, mx.array] = {}
     for path in checkpoint_files(folder):
-        header = read_header(path)
-        twice = header.keys() & found.keys()
+        names = tensor_names(path)
+        twice = names & found.keys()
         if twice:
             raise BadInput(f"{path}: {min(twice)} stands in another file too", AGAIN)
-        if not header:
+        if not names:
             continue
         try:
             arrays = mx.load(str(path))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from qwisp.errors import BadInput
 
 _NAME = re.compile(r"[\w][\w.-]{0,95}/[\w][\w.-]{0,95}")
-_REVISION = re.compile(r"[0-9a-f]{7,64}")
 
 
 def is_hub_name(text: str) -> bool:
@@ -22,44 +19,32 @@ def is_hub_name(text: str) -> bool:
     return bool(_NAME.fullmatch(text)) and ".." not in text
 
 
-def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the cache that the Hugging Face tools use: `HF_HUB_CACHE`, `HF_HOME`, or the default.
+def cache_folder() -> Path:
+    """Return the cache of the Hugging Face tools: `HF_HUB_CACHE`, `HF_HOME`, or their default."""
+    from huggingface_hub import constants
 
-    >>> str(cache_folder({"HF_HOME": "/models"}))
-    '/models/hub'
-    """
-    env = os.environ if environ is None else environ
-    if env.get("HF_HUB_CACHE"):
-        return Path(env["HF_HUB_CACHE"]).expanduser()
-    base = env.get("XDG_CACHE_HOME") or "~/.cache"
-    home = env.get("HF_HOME") or f"{base}/huggingface"
-    return Path(home).expanduser() / "hub"
+    return Path(constants.HF_HUB_CACHE)
 
 
-def find_in_cache(name: str, folder: Path | None = None) -> Path:
-    """Return the snapshot folder of `org/name`: the one `main` points to, else the only one.
+def find_in_cache(name: str) -> Path:
+    """Return the snapshot folder of `org/name` that its branch `main` points to.
 
     Raises `BadInput` saying how to get it when it is not there, or not wholly.
     """
-    cache = folder or cache_folder()
-    repo = cache / f"models--{name.replace('/', '--')}"
-    get_it = f"get it with `hf download {name}`, or give a folder"
-    if not repo.is_dir():
-        raise BadInput(f"{name} is not in the local cache {cache}", get_it)
-    snapshot = _snapshot(repo)
-    if snapshot is None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    cache, get_it = cache_folder(), f"get it with `hf download {name}`, or give a folder"
+    try:
+        snapshot = Path(snapshot_download(name, cache_dir=cache, local_files_only=True))
+    except HFValidationError as error:
+        raise BadInput(f"{name}: {str(error).partition('.')[0]}", get_it) from None
+    except LocalEntryNotFoundError:
+        is_there = (cache / f"models--{name.replace('/', '--')}").is_dir()
+        what = "has no complete download in" if is_there else "is not in the local cache"
+        raise BadInput(f"{name} {what} {cache}", get_it) from None
+    if snapshot.parent.name != "snapshots":  # a forged branch points out of the cache
         raise BadInput(f"{name} has no complete download in {cache}", get_it)
     if not (snapshot / "config.json").is_file() or not list(snapshot.glob("*.safetensors")):
         raise BadInput(f"{name} in {cache} lacks config.json or its weights", get_it)
     return snapshot
-
-
-def _snapshot(repo: Path) -> Path | None:
-    found = sorted(path for path in (repo / "snapshots").glob("*") if path.is_dir())
-    main = repo / "refs" / "main"
-    if main.is_file():
-        revision = main.read_text("utf-8", errors="replace").strip()
-        if _REVISION.fullmatch(revision) and (repo / "snapshots" / revision).is_dir():
-            return repo / "snapshots" / revision
-        return None
-    return found[0] if len(found) == 1 else None

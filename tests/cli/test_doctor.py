@@ -28,7 +28,7 @@ def lines(capsys):
 @pytest.fixture(autouse=True)
 def own_home(monkeypatch, tmp_path):
     monkeypatch.setenv("QWISP_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
 def test_this_machine_has_what_is_needed(capsys):

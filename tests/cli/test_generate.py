@@ -151,7 +151,7 @@ def test_smollm2_answers_a_plain_question(capsys):
     ],
 )
 def test_what_it_cannot_do_it_says_in_two_lines(words, said, capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     code, out, err = run(capsys, *words)
     assert code == 2
     assert out == ""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from qwisp.engine.hub_cache import cache_folder
 from qwisp.engine.loading import load_model
 from qwisp.errors import BadInput
 
@@ -14,41 +17,65 @@ from .test_loading import PROMPT, equal, reference, written
 pytestmark = pytest.mark.mlx
 
 
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    return tmp_path
+
+
 def snapshot(cache, name="org/mine", revision="a" * 40):
     return cache / f"models--{name.replace('/', '--')}" / "snapshots" / revision
 
 
-def test_a_name_is_resolved_in_the_local_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    written(snapshot(tmp_path))
+def point_main_to(text, cache, name="org/mine"):
+    refs = snapshot(cache, name).parents[1] / "refs"
+    refs.mkdir(parents=True, exist_ok=True)
+    (refs / "main").write_text(text)
+
+
+def test_a_name_is_resolved_in_the_local_cache(cache):
+    written(snapshot(cache))
+    with pytest.raises(BadInput, match="no complete download"):
+        load_model("org/mine")  # nothing says that this download was ever finished
+    point_main_to("a" * 40, cache)
     assert load_model("org/mine").name == "org/mine"
     assert equal(engine_steps(load_model("org/mine"), PROMPT, 6), reference())
-    written(snapshot(tmp_path, revision="b" * 40), "gemma3")
-    with pytest.raises(BadInput, match="no complete download"):
-        load_model("org/mine")  # two of them, and nothing says which
-    refs = snapshot(tmp_path).parents[1] / "refs"
-    refs.mkdir()
-    (refs / "main").write_text("b" * 40)
+    written(snapshot(cache, revision="b" * 40), "gemma3")
+    assert load_model("org/mine").spec.family != "gemma3_text"
+    point_main_to("b" * 40, cache)
     assert load_model("org/mine").spec.family == "gemma3_text"
-    (refs / "main").write_text("../../../elsewhere")
+    point_main_to("c" * 40, cache)
     with pytest.raises(BadInput, match="no complete download"):
         load_model("org/mine")
 
 
-def test_a_name_that_is_not_there_says_how_to_get_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+def test_a_branch_never_points_out_of_the_cache(cache, tmp_path):
+    written(tmp_path / "elsewhere")
+    snapshot(cache).mkdir(parents=True)
+    point_main_to("../../elsewhere", cache)
+    with pytest.raises(BadInput, match="no complete download"):
+        load_model("org/mine")
+
+
+def test_a_name_that_is_not_there_says_how_to_get_it(cache):
     with pytest.raises(BadInput) as caught:
         load_model("org/absent")
     assert "hf download org/absent" in caught.value.todo
-    snapshot(tmp_path).mkdir(parents=True)
+    assert "not in the local cache" in caught.value.what
+    snapshot(cache).mkdir(parents=True)
+    point_main_to("a" * 40, cache)
     with pytest.raises(BadInput, match="lacks"):
         load_model("org/mine")
-    for text in ("", "nowhere", "a/b/c", "../x/y", "a\0b", "x" * 5000):
+    for text in ("", "nowhere", "a/b/c", "../x/y", "a\0b", "x" * 5000, "a--b/c", "-a/b.git"):
         with pytest.raises(BadInput):
             load_model(text)
 
 
 def test_the_cache_is_where_the_hub_tools_have_it():
-    assert str(cache_folder({"HF_HUB_CACHE": "/a"})) == "/a"
-    assert str(cache_folder({"HF_HOME": "/b"})) == "/b/hub"
-    assert str(cache_folder({"XDG_CACHE_HOME": "/c"})) == "/c/huggingface/hub"
+    code = "from qwisp.engine.hub_cache import cache_folder; print(cache_folder())"
+    for env, folder in (({"HF_HUB_CACHE": "/a"}, "/a"), ({"HF_HOME": "/b"}, "/b/hub")):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+        said = subprocess.run(
+            [sys.executable, "-c", code], env=clean | env, capture_output=True, text=True
+        )
+        assert said.stdout.strip() == folder
