@@ -46,14 +46,19 @@ def reconcile_live(
     {'reproduced'}
     """
     rows: list[Reconciled] = []
-    for name in names:
-        with _counted() as counted:
-            model = load_model(name, dtype=dtype)
-        rows += _weight_rows(model, counted[0])
-        for context in contexts:
-            rows += _arena_rows(model, context, chunk_tokens)
-            rows += _cut_rows(model, context, chunk_tokens)
-        del model
+    gc.collect()
+    gc.freeze()  # two collections a row: they need not walk what was there before
+    try:
+        for name in names:
+            with _counted() as counted:
+                model = load_model(name, dtype=dtype)
+            rows += _weight_rows(model, counted[0])
+            for context in contexts:
+                rows += _arena_rows(model, context, chunk_tokens)
+                rows += _cut_rows(model, context, chunk_tokens)
+            del model
+    finally:
+        gc.unfreeze()
     return rows
 
 
