@@ -97,7 +97,7 @@ def test_imports_point_left_only(path: Path) -> None:
         ("scheduling", "import time"),
         ("scheduling", "from qwisp.memory import footprint"),
         ("scheduling", "def f():\n    from qwisp.sim import metrics"),
-        ("sim", "import qwisp.engine.arena"),
+        ("sim", "import qwisp.engine.cache.arena"),
         ("engine", "from qwisp import sim"),
         ("memory", "import mlx.core as mx"),
         ("widgets", "import altair as alt"),

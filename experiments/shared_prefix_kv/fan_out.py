@@ -15,15 +15,15 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from qwisp.engine.buffers import Recurrent, Rows
 from qwisp.engine.build import Engine, open_engine
+from qwisp.engine.cache.buffers import Recurrent, Rows
 from qwisp.engine.clients import Request, Script
-from qwisp.engine.decoder_spec import DecoderSpec
-from qwisp.engine.hostile import HostileOps
-from qwisp.engine.loading import LoadedModel, made_model
-from qwisp.engine.ops import Ops
-from qwisp.engine.random_weights import random_weights
-from qwisp.engine.trail import raw_words
+from qwisp.engine.model.ops import Ops
+from qwisp.engine.proof.hostile import HostileOps
+from qwisp.engine.proof.trail import raw_words
+from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.weights.loading import LoadedModel, made_model
+from qwisp.engine.weights.random_weights import random_weights
 from qwisp.memory.instruments import Footprint
 from qwisp.scheduling.contract import Admit, Ask, Executor, Fact, Grant, Outcome, Place, Round
 from qwisp.scheduling.drive import drive

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from qwisp.engine.tiny import tiny_config
+from qwisp.engine.spec.tiny import tiny_config
 from qwisp.errors import QwispError
 
 CHUNK_TOKENS = 256

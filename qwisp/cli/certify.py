@@ -15,8 +15,8 @@ from qwisp.errors import BadInput, CheckFailed, NotInstalled
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qwisp.engine.certificate import Certificate, Row, Sample
-    from qwisp.engine.loading import LoadedModel
+    from qwisp.engine.proof.certificate import Certificate, Row, Sample
+    from qwisp.engine.weights.loading import LoadedModel
 
 COLUMNS = (
     Column("case"),
@@ -67,9 +67,9 @@ def command(
     code: `identical as far as exercised` is exit 0. `definition` rows hold attention against its
     definition.
     """
-    from qwisp.engine.certificate import certify
-    from qwisp.engine.identity import Safeguards
-    from qwisp.engine.loading import load_model
+    from qwisp.engine.proof.certificate import certify
+    from qwisp.engine.spec.identity import Safeguards
+    from qwisp.engine.weights.loading import load_model
 
     if not 0 <= seed < 2**32:
         raise BadInput(f"seed is {seed}", "use a whole number from 0 to 4294967295")
@@ -130,7 +130,7 @@ def command(
 
 def _what_differs(rows: Sequence[Row]) -> str:
     """Return how many replies differ from solo (or that attention does), and the first cause."""
-    from qwisp.engine.certificate import DEFINITION
+    from qwisp.engine.proof.certificate import DEFINITION
 
     replies = [row for row in rows if row.case != DEFINITION]
     differing = [row for row in replies if row.step is not None]
@@ -143,7 +143,7 @@ def _what_differs(rows: Sequence[Row]) -> str:
 
 def _what_holds(made: Certificate) -> str:
     """Return the last line; it says `all` only of what was exercised in full."""
-    from qwisp.engine.certificate import DEFINITION
+    from qwisp.engine.proof.certificate import DEFINITION
 
     replies = sum(row.case != DEFINITION for row in made.rows)
     if made.missing:
@@ -153,7 +153,7 @@ def _what_holds(made: Certificate) -> str:
 
 def _peer(loaded: LoadedModel, sample: Sample, seed: int) -> str:
     """Return how far the solo run is from mlx-lm's, or why that is not known."""
-    from qwisp.engine.peer import distance_to_mlx_lm
+    from qwisp.engine.proof.peer import distance_to_mlx_lm
 
     try:
         return str(distance_to_mlx_lm(loaded, *sample, seed))

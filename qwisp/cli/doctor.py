@@ -109,7 +109,7 @@ def _machine() -> Check:
 def _device() -> Iterator[Check]:
     """The device, and own kernels on it: certified where there is a GPU, absent on a CPU."""
     try:
-        from qwisp.engine.device import kernel_findings, this_device
+        from qwisp.engine.proof.device import kernel_findings, this_device
 
         device = this_device()
     except Exception as error:
@@ -147,7 +147,7 @@ def _program(name: str, names: tuple[str, ...], purpose: str) -> Check:
 
 
 def _models() -> Check:
-    from qwisp.engine.hub_cache import cache_folder
+    from qwisp.engine.weights.hub_cache import cache_folder
 
     folder = cache_folder()
     names = sorted(path.name[8:].replace("--", "/") for path in folder.glob("models--*"))

@@ -68,8 +68,8 @@ def command(
         raise BadInput(f"cannot write {facts}: no such folder to write to", "give another path")
     from qwisp.engine.clients import Request
     from qwisp.engine.generate import default_chunk, generate, tokenizer_of
-    from qwisp.engine.loading import load_model
     from qwisp.engine.sampling import Sampling
+    from qwisp.engine.weights.loading import load_model
     from qwisp.facts.record import Recorded, write_run
 
     if bool(prompts) == bool(ids):

@@ -66,7 +66,7 @@ def command(
 def _live(models: Sequence[str], contexts: Sequence[str]) -> list[Reconciled]:
     tokens = [parse_tokens(text) for text in contexts]
     try:
-        from qwisp.engine.live import CONTEXTS_TOKENS, FAMILIES, reconcile_live
+        from qwisp.engine.proof.live import CONTEXTS_TOKENS, FAMILIES, reconcile_live
     except ImportError as error:
         raise NotInstalled(f"{error.name} is not installed", "install qwisp with mlx") from None
     return reconcile_live(models or FAMILIES, tokens or CONTEXTS_TOKENS)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from qwisp.engine.arena import Arena, ArenaPlan
+from qwisp.engine.cache.arena import Arena, ArenaPlan
 from qwisp.engine.clients import Clients
 from qwisp.engine.executor import MlxExecutor
-from qwisp.engine.identity import Identity, Safeguards, decode_width
-from qwisp.engine.loading import LoadedModel
-from qwisp.engine.ops import Ops
-from qwisp.engine.own_kernels import gpu_backend
-from qwisp.engine.step import Context, Tap, no_tap
+from qwisp.engine.model.ops import Ops
+from qwisp.engine.model.own_kernels import gpu_backend
+from qwisp.engine.model.step import Context, Tap, no_tap
+from qwisp.engine.spec.identity import Identity, Safeguards, decode_width
+from qwisp.engine.weights.loading import LoadedModel
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.row_space import RowSpace

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 import mlx.core as mx
 import numpy as np
 
-from qwisp.engine.arena import Arena
-from qwisp.engine.blobs import Blob, Blobs, BlobUnusable
+from qwisp.engine.cache.arena import Arena
+from qwisp.engine.cache.blobs import Blob, Blobs, BlobUnusable
 from qwisp.engine.clients import ClientFailed, Clients, Request, ask_client
-from qwisp.engine.decoder import Decoder
-from qwisp.engine.identity import Identity
-from qwisp.engine.ops import Ops
-from qwisp.engine.own_kernels import OwnKernels
+from qwisp.engine.model.decoder import Decoder
+from qwisp.engine.model.ops import Ops
+from qwisp.engine.model.own_kernels import OwnKernels
+from qwisp.engine.model.step import Context, Lane, Step, Window
+from qwisp.engine.proof.trail import raw_words
 from qwisp.engine.sampling import GREEDY, DrawFailed, choose
-from qwisp.engine.step import Context, Lane, Step, Window
-from qwisp.engine.trail import raw_words
+from qwisp.engine.spec.identity import Identity
 from qwisp.errors import QwispError
 from qwisp.scheduling.contract import (
     Admit,

@@ -10,8 +10,8 @@ import numpy as np
 from qwisp.context_rule import ContextAdmission
 from qwisp.engine.build import Engine, open_engine
 from qwisp.engine.clients import Reply, Request, Script
-from qwisp.engine.loading import SMOLLM2, LoadedModel
-from qwisp.engine.tokenizer import Tokenizer, load_tokenizer
+from qwisp.engine.text.tokenizer import Tokenizer, load_tokenizer
+from qwisp.engine.weights.loading import SMOLLM2, LoadedModel
 from qwisp.errors import BadInput
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.scheduling.contract import Executor, Grant, Outcome, Round
@@ -109,7 +109,7 @@ def alone_and_together(
 ) -> list[tuple[Reply, Reply]]:
     """Return, for a made-up prompt of each length, its reply alone and its reply among the others.
 
-    >>> from qwisp.engine.loading import load_model
+    >>> from qwisp.engine.weights.loading import load_model
     >>> pairs = alone_and_together(load_model("tiny:llama"), [3, 9], max_new=4)
     >>> [alone.tokens == together.tokens for alone, together in pairs]
     [True, True]
@@ -130,7 +130,7 @@ def default_chunk() -> int:
 def tokenizer_of(model: LoadedModel) -> Tokenizer:
     """Return a model's tokenizer. Raises `BadInput` for one that has none."""
     if model.name == SMOLLM2:
-        from qwisp.engine.smollm2 import smollm2_tokenizer
+        from qwisp.engine.weights.smollm2 import smollm2_tokenizer
 
         return smollm2_tokenizer()
     if model.folder is None:

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from qwisp.cli import doctor, main
-from qwisp.engine import device
-from qwisp.engine.device import Device
-from qwisp.engine.kernel_check import Finding
+from qwisp.engine.proof import device
+from qwisp.engine.proof.device import Device
+from qwisp.engine.proof.kernel_check import Finding
 
 pytestmark = pytest.mark.mlx
 

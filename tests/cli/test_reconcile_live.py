@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from qwisp.cli.reconcile import command
-from qwisp.engine.decoder import Decoder
-from qwisp.engine.live import reconcile_live
-from qwisp.engine.tiny import MORE_TINY, TINY
+from qwisp.engine.model.decoder import Decoder
+from qwisp.engine.proof.live import reconcile_live
+from qwisp.engine.spec.tiny import MORE_TINY, TINY
 from qwisp.errors import BadInput
 
 pytestmark = pytest.mark.mlx
@@ -67,7 +67,7 @@ def test_weights_that_are_kept_twice_are_a_miss(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_arena_that_allocates_a_row_too_many_is_a_miss(monkeypatch: pytest.MonkeyPatch):
-    from qwisp.engine import live
+    from qwisp.engine.proof import live
 
     honest = live.ArenaPlan.of_sessions
     monkeypatch.setattr(

@@ -18,15 +18,15 @@ import time
 import mlx.core as mx
 import numpy as np
 
-from qwisp.engine.arena import Arena, ArenaPlan
-from qwisp.engine.blobs import Blob
-from qwisp.engine.buffers import KvCopy, StateCopy
+from qwisp.engine.cache.arena import Arena, ArenaPlan
+from qwisp.engine.cache.blobs import Blob
+from qwisp.engine.cache.buffers import KvCopy, StateCopy
 from qwisp.engine.clients import Request, Script
-from qwisp.engine.decoder import Decoder
-from qwisp.engine.decoder_spec import DecoderSpec
 from qwisp.engine.executor import MlxExecutor
-from qwisp.engine.identity import Identity, Safeguards
-from qwisp.engine.random_weights import random_weights
+from qwisp.engine.model.decoder import Decoder
+from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.identity import Identity, Safeguards
+from qwisp.engine.weights.random_weights import random_weights
 from qwisp.scheduling.contract import Admit, Place, Restore, Round
 from qwisp.spec.layers import GatedDelta
 

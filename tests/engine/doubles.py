@@ -15,11 +15,11 @@ from unittest import mock
 import mlx.core as mx
 import numpy as np
 
-from qwisp.engine import attention, mixers
-from qwisp.engine.attention import BLOCK, KeyRange, Partial
 from qwisp.engine.executor import MlxExecutor
-from qwisp.engine.mixers import Attention
-from qwisp.engine.ops import Ops
+from qwisp.engine.model import attention, mixers
+from qwisp.engine.model.attention import BLOCK, KeyRange, Partial
+from qwisp.engine.model.mixers import Attention
+from qwisp.engine.model.ops import Ops
 
 
 def _single(parts: list[Partial]) -> list[Partial]:

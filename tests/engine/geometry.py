@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qwisp.engine.tiny import MORE_TINY, TINY
+from qwisp.engine.spec.tiny import MORE_TINY, TINY
 
 ABSENT = "<absent>"
 VALUES = (
@@ -152,9 +152,9 @@ BOUND = 2e-3  # the oracle test holds five layers to a tenth of it; here are up 
 
 def judge(case: Case, folder: Path) -> tuple[str, str]:
     """Return a verdict's `how` and `what` for one case."""
-    from qwisp.engine.decoder_spec import DecoderSpec
-    from qwisp.engine.loading import load_model
-    from qwisp.engine.weight_shapes import weight_shapes
+    from qwisp.engine.spec.decoder_spec import DecoderSpec
+    from qwisp.engine.weights.loading import load_model
+    from qwisp.engine.weights.weight_shapes import weight_shapes
     from qwisp.errors import QwispError
 
     config = changed(case)
@@ -180,7 +180,7 @@ def _weights(config: dict[str, Any], spec: Any, folder: Path) -> None:
     """Write weights of just these sizes, mlx-lm's own where it can make them."""
     import mlx.core as mx
 
-    from qwisp.engine.random_weights import random_weights
+    from qwisp.engine.weights.random_weights import random_weights
 
     from .oracle import oracle_model, quantise, save
 
@@ -198,7 +198,7 @@ def _weights(config: dict[str, Any], spec: Any, folder: Path) -> None:
 def _compared(config: dict[str, Any], folder: Path) -> tuple[str, str]:
     import numpy as np
 
-    from qwisp.engine.loading import load_model
+    from qwisp.engine.weights.loading import load_model
     from qwisp.errors import QwispError
 
     from .oracle import engine_steps, oracle_model, oracle_steps, quantise

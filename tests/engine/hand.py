@@ -9,9 +9,9 @@ import numpy as np
 
 from qwisp.engine.build import open_engine
 from qwisp.engine.clients import Request, Script
-from qwisp.engine.identity import Safeguards
-from qwisp.engine.ops import Ops
-from qwisp.engine.step import Tap, no_tap
+from qwisp.engine.model.ops import Ops
+from qwisp.engine.model.step import Tap, no_tap
+from qwisp.engine.spec.identity import Safeguards
 from qwisp.scheduling.contract import (
     Admit,
     Capture,

@@ -12,11 +12,11 @@ from qwisp.cost import load_cost
 from qwisp.engine.build import open_engine
 from qwisp.engine.clients import Reply, Request, Script
 from qwisp.engine.executor import MlxExecutor
-from qwisp.engine.identity import Safeguards
-from qwisp.engine.loading import LoadedModel, load_model
-from qwisp.engine.ops import Ops
+from qwisp.engine.model.ops import Ops
+from qwisp.engine.model.step import Tap, no_tap
 from qwisp.engine.sampling import Sampling
-from qwisp.engine.step import Tap, no_tap
+from qwisp.engine.spec.identity import Safeguards
+from qwisp.engine.weights.loading import LoadedModel, load_model
 from qwisp.facts.file import FactRecord
 from qwisp.facts.record import Recorded, facts_of
 from qwisp.facts.replay import replay_records

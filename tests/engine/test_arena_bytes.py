@@ -8,10 +8,10 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.arena import Arena, ArenaPlan
 from qwisp.engine.build import arena_plan
-from qwisp.engine.decoder_spec import DecoderSpec
-from qwisp.engine.tiny import TINY, tiny_config
+from qwisp.engine.cache.arena import Arena, ArenaPlan
+from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.tiny import TINY, tiny_config
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Admit, Place, Restore

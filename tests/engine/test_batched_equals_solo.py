@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from qwisp.engine.clients import Request
-from qwisp.engine.decoder_spec import DenseFfn
-from qwisp.engine.hostile import SHIMS, HostileOps
-from qwisp.engine.ops import Ops
+from qwisp.engine.model.ops import Ops
+from qwisp.engine.proof.hostile import SHIMS, HostileOps
 from qwisp.engine.sampling import Sampling
-from qwisp.engine.tiny import MORE_TINY, TINY
+from qwisp.engine.spec.decoder_spec import DenseFfn
+from qwisp.engine.spec.tiny import MORE_TINY, TINY
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Move, Pause, Resume
 from qwisp.scheduling.layout import Layout

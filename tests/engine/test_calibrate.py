@@ -9,7 +9,7 @@ from qwisp.cost import load_cost, write_cost
 from qwisp.cost.model import PS_PER_S
 from qwisp.cost.store import calibration_path
 from qwisp.engine.calibrate import calibrate, random_requests, timed_run
-from qwisp.engine.loading import load_model
+from qwisp.engine.weights.loading import load_model
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Ask
 from qwisp.scheduling.drive import drive

@@ -8,13 +8,13 @@ from importlib.util import find_spec
 import pytest
 
 from qwisp.cli import main
-from qwisp.engine.certificate import DEFINITION, certify
-from qwisp.engine.certificate_runs import CASES, Case
-from qwisp.engine.decoder_spec import DecoderSpec
-from qwisp.engine.identity import Safeguards
-from qwisp.engine.loading import LoadedModel, load_model, made_model
-from qwisp.engine.random_weights import random_weights
-from qwisp.engine.tiny import MORE_TINY, TINY, tiny_config
+from qwisp.engine.proof.certificate import DEFINITION, certify
+from qwisp.engine.proof.certificate_runs import CASES, Case
+from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.identity import Safeguards
+from qwisp.engine.spec.tiny import MORE_TINY, TINY, tiny_config
+from qwisp.engine.weights.loading import LoadedModel, load_model, made_model
+from qwisp.engine.weights.random_weights import random_weights
 from qwisp.receipts import read_receipts
 
 pytestmark = pytest.mark.mlx

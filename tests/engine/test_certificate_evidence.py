@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from qwisp.cli import main
-from qwisp.engine.certificate import certify
-from qwisp.engine.certificate_evidence import Evidence, RingUse
-from qwisp.engine.certificate_runs import Case, prompt_lengths
-from qwisp.engine.decoder_spec import DecoderSpec
-from qwisp.engine.loading import load_model
-from qwisp.engine.tiny import tiny_config
+from qwisp.engine.proof.certificate import certify
+from qwisp.engine.proof.certificate_evidence import Evidence, RingUse
+from qwisp.engine.proof.certificate_runs import Case, prompt_lengths
+from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.tiny import tiny_config
+from qwisp.engine.weights.loading import load_model
 
 from .doubles import DOUBLES
 

@@ -11,9 +11,9 @@ import pytest
 from qwisp.engine import executor as executor_module
 from qwisp.engine import sampling
 from qwisp.engine.clients import Request, Script
-from qwisp.engine.decoder import Decoder
 from qwisp.engine.executor import MlxExecutor
-from qwisp.engine.mixers import Attention
+from qwisp.engine.model.decoder import Decoder
+from qwisp.engine.model.mixers import Attention
 from qwisp.engine.sampling import Sampling
 from qwisp.scheduling.contract import Admit, End, Move, Outcome, Round
 from qwisp.scheduling.settings import Settings

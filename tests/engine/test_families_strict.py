@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from qwisp.engine.certificate import certify
-from qwisp.engine.identity import Safeguards
-from qwisp.engine.loading import load_model
-from qwisp.engine.tiny import MORE_TINY, TINY
+from qwisp.engine.proof.certificate import certify
+from qwisp.engine.spec.identity import Safeguards
+from qwisp.engine.spec.tiny import MORE_TINY, TINY
+from qwisp.engine.weights.loading import load_model
 
 from .pairwise import covering_array, covers
 from .test_batched_equals_solo import FACTORS, check

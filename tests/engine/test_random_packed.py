@@ -2,13 +2,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.decoder import Decoder
-from qwisp.engine.decoder_spec import DecoderSpec
-from qwisp.engine.linear import linear
-from qwisp.engine.ops import QuantizedWeight
-from qwisp.engine.random_packed import random_packed_weights
-from qwisp.engine.random_weights import weight_shapes
-from qwisp.engine.tiny import tiny_config
+from qwisp.engine.model.decoder import Decoder
+from qwisp.engine.model.linear import linear
+from qwisp.engine.model.ops import QuantizedWeight
+from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.tiny import tiny_config
+from qwisp.engine.weights.random_packed import random_packed_weights
+from qwisp.engine.weights.random_weights import weight_shapes
 
 pytestmark = pytest.mark.mlx
 

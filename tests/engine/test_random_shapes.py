@@ -7,10 +7,10 @@ import json
 import mlx.core as mx
 import pytest
 
-from qwisp.engine.certificate_runs import CHUNK_TOKENS
-from qwisp.engine.decoder_spec import DecoderSpec
-from qwisp.engine.loading import load_model
-from qwisp.engine.tiny import tiny_config
+from qwisp.engine.proof.certificate_runs import CHUNK_TOKENS
+from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.tiny import tiny_config
+from qwisp.engine.weights.loading import load_model
 from qwisp.errors import BadConfig
 from qwisp.spec.data_files import data_path
 from qwisp.spec.layers import SlidingWindow

@@ -12,13 +12,13 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.buffers import Recurrent, Ring, Rows
+from qwisp.engine.cache.buffers import Recurrent, Ring, Rows
 from qwisp.engine.clients import Request
-from qwisp.engine.hostile import HostileOps
-from qwisp.engine.identity import Safeguards
-from qwisp.engine.recall import build, codes
-from qwisp.engine.recall_run import recall_in_a_crowd
-from qwisp.engine.recall_text import KINDS, RING_WINDOW, VOCAB, Kind, Recall, question
+from qwisp.engine.proof.hostile import HostileOps
+from qwisp.engine.proof.recall_run import recall_in_a_crowd
+from qwisp.engine.spec.identity import Safeguards
+from qwisp.engine.text.recall_text import KINDS, RING_WINDOW, VOCAB, Kind, Recall, question
+from qwisp.engine.weights.recall import build, codes
 from qwisp.scheduling.contract import Move
 from qwisp.spec.data_files import data_path
 

@@ -12,12 +12,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.buffers import Recurrent, Ring, Rows
+from qwisp.engine.cache.buffers import Recurrent, Ring, Rows
 from qwisp.engine.clients import Request
-from qwisp.engine.hostile import HostileOps
-from qwisp.engine.mixers import Attention
-from qwisp.engine.step import Window
-from qwisp.engine.tiny import TINY
+from qwisp.engine.model.mixers import Attention
+from qwisp.engine.model.step import Window
+from qwisp.engine.proof.hostile import HostileOps
+from qwisp.engine.spec.tiny import TINY
 from qwisp.scheduling.contract import Admit, Capture, Drop, Grant, Move, Place, Restore
 from qwisp.spec.layers import FullAttention, GatedDelta, SlidingWindow
 

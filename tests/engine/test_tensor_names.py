@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from qwisp.engine.checkpoint import tensor_names
+from qwisp.engine.weights.checkpoint import tensor_names
 from qwisp.errors import BadInput
 
 pytestmark = pytest.mark.mlx

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
-from qwisp.engine.chat_template import ChatTemplate
-from qwisp.engine.tokenizer import Tokenizer, load_tokenizer
+from qwisp.engine.text.chat_template import ChatTemplate
+from qwisp.engine.text.tokenizer import Tokenizer, load_tokenizer
 from qwisp.errors import BadConfig, BadInput
 
 pytestmark = pytest.mark.mlx

@@ -15,9 +15,9 @@ from qwisp.spec.model import ModelSpec
 mx = pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.mlx
 
-from qwisp.engine.arena import Arena, ArenaPlan  # noqa: E402
-from qwisp.engine.decoder_spec import DecoderSpec  # noqa: E402
-from qwisp.engine.tiny import TINY  # noqa: E402
+from qwisp.engine.cache.arena import Arena, ArenaPlan  # noqa: E402
+from qwisp.engine.spec.decoder_spec import DecoderSpec  # noqa: E402
+from qwisp.engine.spec.tiny import TINY  # noqa: E402
 
 CHUNK = 64
 

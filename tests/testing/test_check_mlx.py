@@ -13,18 +13,18 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine import mixers
-from qwisp.engine.attention import BLOCK, KeyRange
 from qwisp.engine.build import open_engine
 from qwisp.engine.clients import Request, Script
-from qwisp.engine.decoder_spec import DecoderSpec
 from qwisp.engine.executor import MlxExecutor
-from qwisp.engine.hostile import HostileOps
-from qwisp.engine.loading import LoadedModel, made_model
-from qwisp.engine.mixers import Attention
-from qwisp.engine.ops import Ops
-from qwisp.engine.random_weights import random_weights
-from qwisp.engine.tiny import tiny_config
+from qwisp.engine.model import mixers
+from qwisp.engine.model.attention import BLOCK, KeyRange
+from qwisp.engine.model.mixers import Attention
+from qwisp.engine.model.ops import Ops
+from qwisp.engine.proof.hostile import HostileOps
+from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.tiny import tiny_config
+from qwisp.engine.weights.loading import LoadedModel, made_model
+from qwisp.engine.weights.random_weights import random_weights
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qwisp.engine.kernels import host_source
+from qwisp.engine.model.kernels import host_source
 
 FLAGS = ["-O2", "-ffp-contract=off", "-shared", "-fPIC", "-std=c++17"]
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import mlx.core as mx
 import numpy as np
 
-from qwisp.engine.buffers import Ring, Rows
-from qwisp.engine.step import Step
+from qwisp.engine.cache.buffers import Ring, Rows
+from qwisp.engine.model.step import Step
 
 from . import host
 

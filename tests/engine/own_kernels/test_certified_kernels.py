@@ -5,9 +5,9 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from qwisp.engine.certificate import DEFINITION, certify
 from qwisp.engine.executor import MlxExecutor
-from qwisp.engine.loading import load_model
+from qwisp.engine.proof.certificate import DEFINITION, certify
+from qwisp.engine.weights.loading import load_model
 
 from . import host
 from .lane_kernels import HostKernels

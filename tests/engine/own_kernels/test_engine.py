@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qwisp.engine.executor import MlxExecutor
-from qwisp.engine.hostile import HostileOps
+from qwisp.engine.proof.hostile import HostileOps
 
 from ..runs import prompts, run, sized
 from . import host

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 import pytest
 
-from qwisp.engine.kernel_check import check_kernels
+from qwisp.engine.proof.kernel_check import check_kernels
 
 from . import host
 from .lane_kernels import HostKernels

@@ -10,9 +10,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.attention import KeyRange, decode_lane
-from qwisp.engine.gated_delta import delta_step
-from qwisp.engine.ops import Ops
+from qwisp.engine.model.attention import KeyRange, decode_lane
+from qwisp.engine.model.gated_delta import delta_step
+from qwisp.engine.model.ops import Ops
 
 pytestmark = pytest.mark.mlx
 

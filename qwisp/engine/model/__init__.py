@@ -1,0 +1,1 @@
+"""The arithmetic of one step: attention, experts, recurrent state, kernels."""

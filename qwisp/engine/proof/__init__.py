@@ -1,0 +1,1 @@
+"""What shows that a lane keeps its bits: certificate, hostile kernels, live reconciliation."""

@@ -1,0 +1,1 @@
+"""From a folder, a file or a seed to arrays."""
