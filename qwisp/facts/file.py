@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from qwisp.errors import BadInput, BadTrace
 from qwisp.trace.clock_text import NS_PER_S, scaled_ns
 from qwisp.trace.collect import BadCell
-from qwisp.trace.json_lines import objects, prefix_ids, whole
+from qwisp.trace.records import objects, prefix_ids, whole
 from qwisp.trace.source import read_bytes
 
 SCHEMA = "qwisp-facts-1"

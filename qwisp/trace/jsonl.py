@@ -8,26 +8,13 @@ prompt tokens. `id`, `max_new` and `prefix` may be missing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from qwisp.trace.clock_text import NS_PER_S, scaled_ns
-from qwisp.trace.collect import BadCell, Collector, Columns, Row
-from qwisp.trace.json_lines import check_prefix, prefix_ids, read_objects, whole
-from qwisp.trace.request import PREFIX_STEP_TOKENS, Request, Trace
-
-
-def matches(record: dict[str, Any]) -> bool:
-    """Whether a line has keys that only this format has."""
-    return "arrival_s" in record or {"prompt_tokens", "output_tokens"} <= record.keys()
-
-
-def read(data: bytes, name: str, *, lenient: bool = False) -> Trace:
-    """Return the trace of a file in qwisp's own format. Raises `BadTrace` with line and column."""
-    keep = Collector(name, Columns("arrival_s", "prompt_tokens", "output_tokens"), lenient=lenient)
-    read_objects(data, _row, keep)
-    return keep.trace("qwisp")
+from qwisp.trace.clock_text import NS_PER_S
+from qwisp.trace.collect import BadCell, Columns, Row
+from qwisp.trace.records import Records, check_prefix, prefix_ids, seconds_ns, whole
+from qwisp.trace.request import PREFIX_STEP_TOKENS, Request
 
 
 def _row(record: dict[str, Any]) -> Row:
@@ -35,7 +22,7 @@ def _row(record: dict[str, Any]) -> Row:
     prefix = prefix_ids(record, "prefix")
     check_prefix(prefix, prompt_tokens, PREFIX_STEP_TOKENS, "prefix")
     return Row(
-        _arrival_ns(record.get("arrival_s")),
+        seconds_ns(record, "arrival_s"),
         prompt_tokens,
         whole(record, "output_tokens"),
         None if record.get("max_new") is None else whole(record, "max_new"),
@@ -44,22 +31,28 @@ def _row(record: dict[str, Any]) -> Row:
     )
 
 
-def _arrival_ns(value: object) -> int:
-    if type(value) not in (int, Decimal):
-        what = "is missing" if value is None else f"{str(value)[:40]!r} is not a number of seconds"
-        raise BadCell("arrival_s", what)
-    try:
-        return scaled_ns(value)  # type: ignore[arg-type]
-    except ValueError as error:
-        raise BadCell("arrival_s", str(error)) from None
-
-
 def _id(value: object) -> int | str | None:
     if value is None or type(value) is str:
         return value
     if type(value) is not int or not 0 <= value < 2**63:
         raise BadCell("id", f"{str(value)[:40]!r} is neither text nor a number from 0 to 2^63 - 1")
     return value
+
+
+def _matches(record: dict[str, Any]) -> bool:
+    return "arrival_s" in record or {"prompt_tokens", "output_tokens"} <= record.keys()
+
+
+FORMAT = Records(
+    source="qwisp",
+    hint=(
+        "qwisp's own JSONL "
+        '{"id", "arrival_s", "prompt_tokens", "output_tokens", "max_new", "prefix"}'
+    ),
+    columns=Columns("arrival_s", "prompt_tokens", "output_tokens"),
+    matches=_matches,
+    row=_row,
+)
 
 
 def line_of(request: Request) -> str:

@@ -6,13 +6,16 @@ from pathlib import Path
 
 from qwisp.errors import BadTrace
 from qwisp.trace import azure, burstgpt, jsonl, mooncake, server_log
-from qwisp.trace.json_lines import parse_line
 from qwisp.trace.no_gc import no_gc
+from qwisp.trace.records import Records, parse_line
 from qwisp.trace.request import Trace
-from qwisp.trace.source import KNOWN_FORMATS, lines, plain, read_bytes
+from qwisp.trace.source import lines, plain, read_bytes
+from qwisp.trace.table import Table, header_cells
 
-_TABLES = (azure, burstgpt)
-_RECORDS = (jsonl, mooncake, server_log)
+# A new format is its file and its name here. A trace is read by the first that knows its keys.
+FORMATS: list[Table | Records] = [
+    module.FORMAT for module in (azure, burstgpt, jsonl, mooncake, server_log)
+]
 _MAX_PROBED_LINES = 20
 
 
@@ -24,7 +27,7 @@ def read_trace(path: str | Path, *, lenient: bool = False) -> Trace:
     skips and counts bad lines instead.
     """
     with no_gc():
-        return parse_trace(read_bytes(path), Path(path).name, lenient=lenient)
+        return parse_trace(read_bytes(path, todo=_todo()), Path(path).name, lenient=lenient)
 
 
 def parse_trace(data: bytes, name: str = "trace", *, lenient: bool = False) -> Trace:
@@ -34,14 +37,14 @@ def parse_trace(data: bytes, name: str = "trace", *, lenient: bool = False) -> T
     >>> parse_trace(b"TIMESTAMP,ContextTokens,GeneratedTokens\\r\\n" + line).requests
     (Request(id=0, arrival_ns=0, prompt_tokens=374, output_tokens=44, max_new=None, prefix=()),)
     """
-    data = plain(data, name)
+    data = plain(data, name, todo=_todo())
     for i, (number, line) in enumerate(lines(data)):
         if line.startswith(b"{"):
             record = parse_line(line)
             if isinstance(record, dict):
-                for reader in _RECORDS:
-                    if reader.matches(record):
-                        return reader.read(data, name, lenient=lenient)
+                for form in FORMATS:
+                    if isinstance(form, Records) and form.matches(record):
+                        return form.read(data, name, lenient=lenient)
                 if {"schema", "layout"} <= record.keys():
                     raise BadTrace(
                         f"{name}: line {number}: facts of a run, not a trace of requests",
@@ -54,14 +57,19 @@ def parse_trace(data: bytes, name: str = "trace", *, lenient: bool = False) -> T
                 what = "keys of no known format" if isinstance(record, dict) else record.what
                 raise _unknown(name, number, column, what)
         elif i == 0:
-            for table in _TABLES:
-                if table.matches(data):
-                    return table.read(data, name, lenient=lenient)
+            header = header_cells(data)
+            for form in FORMATS:
+                if isinstance(form, Table) and form.matches(header):
+                    return form.read(data, name, lenient=lenient)
         if not lenient or i == _MAX_PROBED_LINES:
             break
     raise _unknown(name, 1, 1, "the first line belongs to no known format")
 
 
 def _unknown(name: str, line: int, column: int | str, what: str) -> BadTrace:
-    text = f"{name}: line {line}, column {column}: {what}"
-    return BadTrace(text, f"give a trace: {KNOWN_FORMATS}", line, column)
+    return BadTrace(f"{name}: line {line}, column {column}: {what}", _todo(), line, column)
+
+
+def _todo() -> str:
+    *others, last = (form.hint for form in FORMATS)
+    return f"give a trace: {', '.join(others)} or {last}"

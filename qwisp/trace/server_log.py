@@ -14,9 +14,8 @@ from decimal import Decimal
 from typing import Any
 
 from qwisp.trace.clock_text import iso_ns, scaled_ns
-from qwisp.trace.collect import BadCell, Collector, Columns, Row
-from qwisp.trace.json_lines import read_objects, whole
-from qwisp.trace.request import Trace
+from qwisp.trace.collect import BadCell, Columns, Row
+from qwisp.trace.records import Records, whole
 
 _INSIDE = ("response", "body", "request")
 _TIME_KEYS = ("created", "created_at", "timestamp", "time", "ts", "start_time", "startTime")
@@ -24,22 +23,6 @@ _TOKEN_KEYS = (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_
 _MAX_KEYS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
 _LARGEST_S = 10**11
 _UNITS_NS = ((_LARGEST_S, 10**9), (10**14, 10**6), (10**17, 10**3), (10**20, 1))
-
-
-def matches(record: dict[str, Any]) -> bool:
-    """Whether a line looks like a completion, or a record around one."""
-    return any(
-        "usage" in part or "response" in part or any(out in part for _, out in _TOKEN_KEYS)
-        for part in _parts(record)
-    )
-
-
-def read(data: bytes, name: str, *, lenient: bool = False) -> Trace:
-    """Return the trace of a server log. Raises `BadTrace` with line and column."""
-    columns = Columns("created", "prompt_tokens", "completion_tokens")
-    keep = Collector(name, columns, lenient=lenient, sort=True, has_failures=True)
-    read_objects(data, _row, keep)
-    return keep.trace("server log")
 
 
 def _parts(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -100,3 +83,21 @@ def _max_new(parts: list[dict[str, Any]]) -> int | None:
             if part.get(key) is not None:
                 return whole(part, key)
     return None
+
+
+def _matches(record: dict[str, Any]) -> bool:
+    return any(
+        "usage" in part or "response" in part or any(out in part for _, out in _TOKEN_KEYS)
+        for part in _parts(record)
+    )
+
+
+FORMAT = Records(
+    source="server log",
+    hint="server log JSONL",
+    columns=Columns("created", "prompt_tokens", "completion_tokens"),
+    matches=_matches,
+    row=_row,
+    sort=True,
+    has_failures=True,
+)

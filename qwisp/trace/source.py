@@ -13,16 +13,12 @@ from qwisp.errors import BadInput, BadTrace
 _GZIP = b"\x1f\x8b"
 _UTF8_BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
-KNOWN_FORMATS = (
-    "Azure LLM CSV (first line TIMESTAMP,ContextTokens,GeneratedTokens), BurstGPT CSV, "
-    "Mooncake JSONL, server log JSONL or qwisp's own JSONL "
-    '{"id", "arrival_s", "prompt_tokens", "output_tokens", "max_new", "prefix"}'
-)
 
 
-def read_bytes(path: str | Path, what: str = "trace") -> bytes:
+def read_bytes(path: str | Path, what: str = "trace", todo: str = "") -> bytes:
     """Return the content of a file, unzipped if it was gzip; `what` it is stands in every error.
 
+    `todo` says what to do about an empty file.
     Raises `BadInput` if there is no such readable file, `BadTrace` if it is empty or torn.
     """
     path = Path(path)
@@ -37,10 +33,10 @@ def read_bytes(path: str | Path, what: str = "trace") -> bytes:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BadInput(f"{what} {path} cannot be read: {reason}", "check the path") from None
-    return plain(data, str(path), what)
+    return plain(data, str(path), what, todo)
 
 
-def plain(data: bytes, name: str, what: str = "trace") -> bytes:
+def plain(data: bytes, name: str, what: str = "trace", todo: str = "") -> bytes:
     """Return `data` unzipped and without a byte order mark. Raises `BadTrace`."""
     if data.startswith(_GZIP):
         try:
@@ -55,7 +51,7 @@ def plain(data: bytes, name: str, what: str = "trace") -> bytes:
     if not data.strip():
         raise BadTrace(
             f"{name}: line 1, column 1: the {what} is empty",
-            f"give a trace: {KNOWN_FORMATS}" if what == "trace" else f"give a {what} with lines",
+            todo or f"give a {what} with lines",
             1,
             1,
         )

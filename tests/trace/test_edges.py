@@ -9,11 +9,12 @@ import pytest
 
 from qwisp.errors import BadTrace
 from qwisp.facts.file import parse_facts
-from qwisp.trace import azure, burstgpt
+from qwisp.trace import table
 from qwisp.trace.clock_text import iso_ns, scaled_ns
 from qwisp.trace.collect import MAX_TOKENS
 from qwisp.trace.read import parse_trace
 from qwisp.trace.request import Trace
+from qwisp.trace.table import Table
 
 
 def azure_rows(*rows: str) -> bytes:
@@ -44,8 +45,7 @@ def blamed(data: bytes, parse: Callable = parse_trace) -> tuple[int, int | str]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Read tables all at once, where that is possible, or line by line."""
     if request.param == "line by line":
-        monkeypatch.setattr(azure, "_columns_at_once", lambda data: None)
-        monkeypatch.setattr(burstgpt, "_columns_at_once", lambda data: None)
+        monkeypatch.setattr(Table, "columns_at_once", lambda self, data: None)
     return request.param
 
 
@@ -184,7 +184,7 @@ def test_a_failed_row_counts_wherever_it_stands_and_time_starts_with_the_first_r
 
 
 def test_a_table_with_failures_is_still_read_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(burstgpt, "read_cells", pytest.fail)
+    monkeypatch.setattr(table, "_read_cells", pytest.fail)
     assert parse_trace(burst_rows("1,5,0", "2,5,5")).num_failed == 1
 
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qwisp.errors import BadTrace
-from qwisp.trace.json_lines import objects
 from qwisp.trace.jsonl import write
 from qwisp.trace.read import parse_trace, read_trace
+from qwisp.trace.records import objects
 from qwisp.trace.request import Request
 
 

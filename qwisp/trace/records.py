@@ -1,4 +1,4 @@
-"""JSON objects, one a line, parsed a thousand lines at a time without losing a line's number."""
+"""A JSONL format: objects, parsed a thousand lines at a time without losing a line's number."""
 
 from __future__ import annotations
 
@@ -6,24 +6,47 @@ import json
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-from qwisp.trace.collect import BadCell, Collector, Row
+from qwisp.trace.clock_text import scaled_ns
+from qwisp.trace.collect import BadCell, Collector, Columns, Row
+from qwisp.trace.request import PREFIX_STEP_TOKENS, Trace
 from qwisp.trace.source import lines
 
 _BATCH_LINES = 1000
 _LARGEST = 10**18
 
 
-def read_objects(data: bytes, parse: Callable[[dict[str, Any]], Row], keep: Collector) -> None:
-    """Feed every line to `keep`, read by `parse` from its JSON object."""
-    for number, value in objects(data):
-        try:
-            if isinstance(value, BadCell):
-                raise value
-            keep.add(number, parse(value))
-        except BadCell as cell:
-            keep.bad(number, cell.column, cell.what)
+class Records(NamedTuple):
+    """A format of files with a JSON object a line.
+
+    `matches` says whether an object has keys that only this format has, `row` reads one or raises
+    `BadCell`. `columns` are the keys that checks blame, `source` and `hint` what traces and
+    messages call it, `prefix_step_tokens` the tokens of a block hash; the rest as in `Collector`.
+    """
+
+    source: str
+    hint: str
+    columns: Columns
+    matches: Callable[[dict[str, Any]], bool]
+    row: Callable[[dict[str, Any]], Row]
+    prefix_step_tokens: int = PREFIX_STEP_TOKENS
+    sort: bool = False
+    has_failures: bool = False
+
+    def read(self, data: bytes, name: str, *, lenient: bool = False) -> Trace:
+        """Return the trace of a file. Raises `BadTrace` with line and column."""
+        keep = Collector(
+            name, self.columns, lenient=lenient, sort=self.sort, has_failures=self.has_failures
+        )
+        for number, value in objects(data):
+            try:
+                if isinstance(value, BadCell):
+                    raise value
+                keep.add(number, self.row(value))
+            except BadCell as cell:
+                keep.bad(number, cell.column, cell.what)
+        return keep.trace(self.source, self.prefix_step_tokens)
 
 
 def objects(data: bytes) -> Iterator[tuple[int, dict[str, Any] | BadCell]]:
@@ -80,6 +103,18 @@ def whole(record: dict[str, Any], key: str) -> int:
     if abs(value) > _LARGEST:
         raise BadCell(key, "a number of more than 18 digits is beyond any trace")
     return value
+
+
+def seconds_ns(record: dict[str, Any], key: str) -> int:
+    """Return the exact nanoseconds of the seconds under `key`. Raises `BadCell`."""
+    value = record.get(key)
+    if type(value) not in (int, Decimal):
+        what = "is missing" if value is None else f"{str(value)[:40]!r} is not a number of seconds"
+        raise BadCell(key, what)
+    try:
+        return scaled_ns(value)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise BadCell(key, str(error)) from None
 
 
 def prefix_ids(record: dict[str, Any], key: str) -> tuple[int, ...]:
