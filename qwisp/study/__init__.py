@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from qwisp.study.declare import Criterion, Study
 from qwisp.study.find import load_study, study_ids
-from qwisp.study.judge import Judged, Verdict, verdict_of
+from qwisp.study.judge import Judged, Verdict, run_study, verdict_of
 from qwisp.study.page import verdict_markdown
-from qwisp.study.run import run_study
 
 __all__ = [
     "Criterion",

@@ -1,14 +1,23 @@
-"""The verdict, computed from receipts and from nothing else."""
+"""The verdict, computed from receipts and from nothing else; a run measures what it lacks first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from qwisp.errors import BadInput
-from qwisp.receipts import Receipt, hash_inputs, mean, read_receipts, same_kind
+from qwisp.receipts import (
+    Measured,
+    Receipt,
+    ReceiptBook,
+    Stamp,
+    hash_inputs,
+    mean,
+    read_receipts,
+    same_kind,
+)
 from qwisp.receipts.pool import number
 from qwisp.study.declare import Criterion, Study
 
@@ -50,6 +59,29 @@ class Verdict:
         """Commits of the receipts, `+` after those with uncommitted changes."""
         seen = {f"{r.commit[:12] or 'no commit'}{'+' * r.is_dirty}" for r in self.receipts}
         return tuple(sorted(seen))
+
+
+def run_study(study: Study, folder: Path, *, stamp: Stamp, clock: Callable[[], float]) -> Verdict:
+    """Measure what is not measured yet and return the verdict.
+
+    Interrupted at any instant, the next run goes on with the first missing probe. Raises `BadInput`
+    if the criteria have changed since the first receipt, or another run is writing.
+    """
+    path = folder / RECEIPTS_FILE
+    with ReceiptBook(
+        path, stamp=stamp, clock=clock, study=study.id, criteria_hash=study.criteria_hash
+    ) as book:
+        check_declared(study, book.receipts)
+        declared = {
+            "criteria": study.declaration,
+            "question": study.question,
+            "protocol": study.protocol,
+        }
+        if not book.receipts:
+            inputs = {"criteria_hash": study.criteria_hash}
+            book.once(CRITERIA_METRIC, inputs, lambda: Measured(declared, "", "declaration"))
+        study.measure(book)
+        return verdict_on(study, book.receipts, book.torn)
 
 
 def verdict_of(study: Study, folder: Path) -> Verdict:

@@ -3,8 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qwisp.cost.fit import fit_copies, fit_cost, fit_decode, prefill_ps, residuals
-from qwisp.cost.least_absolute import least_absolute
+from qwisp.cost.fit import fit_copies, fit_cost, fit_decode, least_absolute, prefill_ps, residuals
 from qwisp.cost.measured import CopyPoint, DecodePoint, Measurements, PrefillPoint
 from qwisp.cost.model import PS_PER_S, CostModel
 from qwisp.errors import BadInput, NotCalibrated

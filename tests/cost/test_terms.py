@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from qwisp.cost import CostModel, load_cost
-from qwisp.cost.fit import decode_ps, fit_copies, fit_decode, prefill_ps
-from qwisp.cost.least_absolute import least_absolute
+from qwisp.cost.fit import decode_ps, fit_copies, fit_decode, least_absolute, prefill_ps
 from qwisp.cost.measured import CopyPoint, DecodePoint, PrefillPoint
 from qwisp.cost.model import PS_PER_S, Residual
 from qwisp.cost.offered import best_width, offered_load, solo_e2e_ps, solo_prefill_ps
