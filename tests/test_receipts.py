@@ -123,8 +123,8 @@ def test_a_whole_last_line_without_newline_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("{", "line 2 is no receipt"),
-        ("[]", "line 2 is no receipt: not an object"),
+        ("{", "line 2 is not a receipt"),
+        ("[]", "line 2 is not a receipt: not an object"),
         ('{"schema": 99}', "schema '99'"),
         ('{"schema": 1}', "metric is 'None'"),
     ],
@@ -146,7 +146,7 @@ def test_blank_lines_carry_nothing_but_keep_the_numbering(tmp_path: Path) -> Non
     path.write_text("\n" + path.read_text() + " \n")
     assert len(read_receipts(path).all) == 1
     path.write_text(path.read_text() + "5\n")
-    with pytest.raises(BadInput, match="line 4 is no receipt: not an object"):
+    with pytest.raises(BadInput, match="line 4 is not a receipt: not an object"):
         read_receipts(path)
 
 
@@ -180,7 +180,7 @@ def test_every_field_of_a_line_is_checked(tmp_path: Path, key: str) -> None:
         ({"study": "s"}, "line 1 was edited"),
         ({"metric": "cube"}, "line 1 was edited"),
         ({"model_hash": "f00"}, "line 1 was edited"),
-        ({"started_s": float("nan")}, "NaN is no number"),
+        ({"started_s": float("nan")}, "NaN is not a number"),
     ],
 )
 def test_every_type_of_a_line_is_checked(tmp_path: Path, change: dict, complaint: str) -> None:

@@ -370,7 +370,7 @@ def test_the_origin_names_every_commit_day_and_machine_once() -> None:
         ("import nowhere_to_be_found", "ModuleNotFoundError"),
         ("syntax error", "SyntaxError"),
         (STUDY_FILE.replace('"toy"', '"other"'), "holds the study 'other'"),
-        (STUDY_FILE.replace('"toy"', '"../x"'), "is no name"),
+        (STUDY_FILE.replace('"toy"', '"../x"'), "is not a name"),
     ],
 )
 def test_a_study_file_that_cannot_be_used_is_bad_input(root, text: str, complaint: str) -> None:

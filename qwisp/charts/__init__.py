@@ -238,7 +238,7 @@ def to_png(chart: alt.TopLevelMixin) -> tuple[str, int]:
     data = io.BytesIO()
     chart.save(data, format="png", scale_factor=2)
     png = data.getvalue()
-    width = int.from_bytes(png[16:20], "big")  # the header chunk stands first in every PNG
+    width = int.from_bytes(png[16:20], "big")  # every PNG begins with its header chunk
     return "data:image/png;base64," + base64.b64encode(png).decode(), width // 2
 
 
@@ -249,7 +249,7 @@ def _names(field: str, title: str, order: list[str] | None = None) -> alt.Y:
 
 
 def _scale(frame: pl.DataFrame, **settings: str) -> alt.Scale:
-    """Return a scale that has a domain even without rows: without one, ticks stand at NaN."""
+    """Return a scale that has a domain even without rows: without one, ticks are drawn at NaN."""
     domain = [1, 10] if settings.get("type") == "log" else [0, 1]
     return alt.Scale(**settings) if frame.height else alt.Scale(domain=domain, **settings)
 

@@ -59,7 +59,7 @@ def over_time(
 ) -> alt.VConcatChart:
     """Return charts over the seconds of `window`, one above the other, each with a rule at `t`.
 
-    `t` starts at `at_s`. What stands `below` has axes of its own.
+    `t` starts at `at_s`. Charts `below` keep their own axes.
     """
     rule = (
         alt.Chart(alt.InlineData(values=[{}]))

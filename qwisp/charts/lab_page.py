@@ -60,6 +60,6 @@ def slider_page(
 
 
 def _script(value: object) -> Markup:
-    """Return JSON that cannot end the script it stands in, whatever names traces hold."""
+    """Return JSON that cannot end the script around it, whatever names a trace holds."""
     text = json.dumps(value, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))

@@ -24,8 +24,8 @@ def frontier_frame(
 ) -> pl.DataFrame:
     """Return `lanes`, `shared_tokens`, `share` and whether it `fits`, up to `most_tokens`.
 
-    The last length that fits stands there too, and begins the part that does not, so that both
-    parts of a curve meet; so does the length at which `bar` is reached.
+    The last length that fits is in both parts of a curve, so that they meet; the length at which
+    `bar` is reached is added.
     """
     rows: list[tuple[str, int, float, str]] = []
     for count in lanes:

@@ -44,7 +44,7 @@ def calibration_path(model: str, machine: str, folder: Path | None = None) -> Pa
 def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Return where `qwisp calibrate` keeps what it measured: `$XDG_DATA_HOME/qwisp/calibration`.
 
-    `QWISP_HOME` stands above that.
+    `$QWISP_HOME/calibration` if that is set.
 
     >>> own_folder({"XDG_DATA_HOME": "/data"}).as_posix()
     '/data/qwisp/calibration'

@@ -1,6 +1,6 @@
 """Times taken around any executor, turned into the points a cost model is fitted from.
 
-`Timed` stands between the loop and an engine, so what is calibrated is what serves: the rounds
+`Timed` sits between the loop and an engine, so what is calibrated is what serves: the rounds
 are the scheduler's own, and somebody else's engine behind the four methods calibrates as well.
 """
 

@@ -1,4 +1,4 @@
-"""A plan and a replay as plain JSON documents. No time of this program itself stands in them."""
+"""A plan and a replay as plain JSON documents. They hold no time of this program itself."""
 
 from __future__ import annotations
 

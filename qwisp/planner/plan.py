@@ -106,7 +106,7 @@ def _candidates(question: Question, layouts: tuple[Proposal, ...]) -> list[Candi
 
 
 def _union(trace: Trace, parts: list[Trace]) -> Trace:
-    """Return the requests of `trace` that stand in one of `parts`; all where these are empty."""
+    """Return the requests of `trace` that are in one of `parts`; all of them if these are empty."""
     if any(len(part.requests) == len(trace.requests) for part in parts):
         return trace
     ids = {request.id for part in parts for request in part.requests}

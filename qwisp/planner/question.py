@@ -147,7 +147,7 @@ def read_question(
     limit = parse_max_new(max_new)
     own = parse_tokens(context) if context else None
     if own is not None:
-        # Named memory stands in for the machine's, so then only the model bounds the context.
+        # Memory given by name replaces the machine's, so only the model bounds the context.
         ContextAdmission(spec, None if named else box).admit(own)
     changes: dict[str, object] = {"order": order}
     if budget is not None:

@@ -117,8 +117,8 @@ def to_line(receipt: Receipt) -> str:
 def read_receipts(path: str | Path) -> Receipts:
     """Return all receipts of a file; none if the file does not exist.
 
-    Raises `BadInput` with the line for anything that is no receipt. Only the last line may be torn:
-    one without a newline is taken if it is whole, else reported as `torn`.
+    Raises `BadInput` with the line for anything that is not a receipt. Only the last line may be
+    torn: one without a newline is taken if it is whole, else reported as `torn`.
     """
     try:
         data = Path(path).read_bytes()
@@ -145,7 +145,7 @@ def parse_receipts(data: bytes, name: str) -> Receipts:
 
 
 def _refuse(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _receipt(line: bytes, where: str) -> Receipt:
@@ -153,9 +153,9 @@ def _receipt(line: bytes, where: str) -> Receipt:
     try:
         record = json.loads(line.decode("utf-8"), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{where} is no receipt: {error}", todo) from None
+        raise BadInput(f"{where} is not a receipt: {error}", todo) from None
     if not isinstance(record, dict):
-        raise BadInput(f"{where} is no receipt: not an object", todo)
+        raise BadInput(f"{where} is not a receipt: not an object", todo)
     if record.get("schema") != SCHEMA:
         what = f"{where} has schema {str(record.get('schema'))[:20]!r}, this qwisp reads {SCHEMA}"
         raise BadInput(what, "read it with the version of qwisp that wrote it")

@@ -70,7 +70,7 @@ class Study:
     def __post_init__(self) -> None:
         object.__setattr__(self, "criteria", tuple(self.criteria))
         if not _ID.fullmatch(self.id):
-            raise BadInput(f"study id {self.id[:80]!r} is no name", "use a-z, 0-9 and _")
+            raise BadInput(f"study id {self.id[:80]!r} is not a name", "use a-z, 0-9 and _")
         if not self.criteria:
             raise BadInput(f"study {self.id} has 0 criteria", "say first what would kill it")
         names = [criterion.name for criterion in self.criteria]

@@ -145,9 +145,9 @@ class Collector:
             if tokens > MAX_TOKENS:
                 raise BadCell(where, f"{tokens} tokens is above {MAX_TOKENS}")
         if row.max_new is not None and not 1 <= row.max_new <= MAX_TOKENS:
-            raise BadCell("max_new", f"a maximum of {row.max_new} tokens is no maximum")
+            raise BadCell("max_new", f"max_new {row.max_new} is not between 1 and {MAX_TOKENS}")
         if row.id is not None and row.id in self._ids:
-            raise BadCell("id", f"id {row.id!r} stands on an earlier line too")
+            raise BadCell("id", f"id {row.id!r} is on an earlier line too")
         has_rows = bool(self._rows or self.num_failed)
         if has_rows and (row.id is not None) != bool(self._ids):
             raise BadCell("id", "some lines have an id and some have none")
@@ -182,6 +182,6 @@ class Collector:
         start_ns = rows[0].arrival_ns
         rows.reverse()
         for i in range(len(rows)):
-            row = rows.pop()  # so that rows and requests never stand in memory together
+            row = rows.pop()  # so that rows and requests are never in memory together
             id = row.id if has_numbers else i
             yield Request(id, row.arrival_ns - start_ns, *row[1:5])  # type: ignore[arg-type]

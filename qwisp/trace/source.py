@@ -16,10 +16,10 @@ _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_bytes(path: str | Path, what: str = "trace", todo: str = "") -> bytes:
-    """Return the content of a file, unzipped if it was gzip; `what` it is stands in every error.
+    """Return the content of a file, unzipped if it was gzip; every error names `what` it is.
 
-    `todo` says what to do about an empty file.
-    Raises `BadInput` if there is no such readable file, `BadTrace` if it is empty or torn.
+    `todo` says what to do about an empty file. Raises `BadInput` if there is no such readable file,
+    `BadTrace` if it is empty or torn.
     """
     path = Path(path)
     try:

@@ -79,7 +79,7 @@ def _column_numbers(data: bytes, name: str, wanted: Sequence[str]) -> list[int]:
     header = header_cells(data)
     for column in wanted:
         if header.count(column) != 1:
-            what = "is missing" if column not in header else "stands there twice"
+            what = "is missing" if column not in header else "appears twice"
             raise BadTrace(
                 f"{name}: line 1: column {column!r} {what} among {', '.join(header)[:120]}",
                 f"the first line must name {', '.join(wanted)}",
@@ -141,5 +141,5 @@ def _token_cell(text: str, column: int) -> int:
     if not (digits.isascii() and digits.isdigit()):
         raise BadCell(column, f"{text[:40]!r} is not a number of tokens")
     if len(digits) > 18:
-        raise BadCell(column, f"a number of {len(digits)} digits is no number of tokens")
+        raise BadCell(column, f"{len(digits)} digits are too many for a number of tokens")
     return int(sign + digits)

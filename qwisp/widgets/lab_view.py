@@ -221,7 +221,7 @@ class LabView(w.VBox):
         )
 
     def _tell(self) -> None:
-        """Tell the life of the request whose id stands in the field, `B:7` for policy B."""
+        """Tell the life of the request whose id is in the field, `B:7` for policy B."""
         text = self.request.value.strip()
         if not text or self.state.error:
             self.life.value = ""

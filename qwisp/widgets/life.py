@@ -12,7 +12,7 @@ from qwisp.sim.record import RequestRecord
 from qwisp.sim.run import Run
 from qwisp.widgets.moment import BETWEEN_ROUNDS, moments
 
-LOOKS = 12  # times at which a wait is looked into; one more stands right before its end
+LOOKS = 12  # times at which a wait is looked into, and once more right before its end
 
 
 class Event(NamedTuple):

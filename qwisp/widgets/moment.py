@@ -79,7 +79,7 @@ class Moment:
 def moments(run: Run, times_s: Iterable[float], *, only: int | None = None) -> list[Moment]:
     """Return the state of `run` at each of the times, in their order, by one replay.
 
-    With `only` the reasons are those of that request alone, wherever it stands in the line.
+    With `only` the reasons are those of that request alone, wherever it is in the queue.
     A time before the first or after the last event is the empty state. A decision made at the
     start of a round counts from then on; tokens count when their step is over.
     """

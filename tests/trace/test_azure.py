@@ -126,7 +126,7 @@ def test_a_bad_line_is_named_with_line_and_column(line: str, column: int, compla
     [
         ("TIMESTAMP,ContextTokens", "'GeneratedTokens' is missing"),
         ("TIMESTAMP,ContextTokens,generatedtokens", "'GeneratedTokens' is missing"),
-        ("TIMESTAMP,ContextTokens,GeneratedTokens,ContextTokens", "'ContextTokens' stands there"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens,ContextTokens", "'ContextTokens' appears twice"),
     ],
 )
 def test_wrong_columns_are_named(header: str, complaint: str) -> None:
