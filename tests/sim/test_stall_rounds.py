@@ -248,6 +248,10 @@ def test_a_stream_that_moves_and_one_that_pauses_hold_and_use_what_was_worked_ou
     assert moved.held_row_ps == 8 * since + 32 * (moved.end_ps - since)
     assert paused.held_row_ps == 8 * until + 32 * (paused.end_ps - until)
     assert until == moved.end_ps
+    # A copy takes 7 rows of 10 bytes and 7 of the lane, 7.7 s. Both have a token at 14 s. The next
+    # one of the first follows its copy and a step of 1 s; the second waits for that, for 4 more
+    # steps, for its own copy and for a step.
+    assert frame["worst_stall_s"].to_list() == [7.7 + 1, 7.7 + 1 + 4 + 7.7 + 1]
     phases = {(i, phase): (a, b) for i, _, phase, a, b, *_ in run.segments.rows()}
     assert phases[1, "paused"] == (since / S, until / S)
     assert run.summary.moves == 2
