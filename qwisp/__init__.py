@@ -29,7 +29,7 @@ _PUBLIC: dict[str, str] = {
     "drive": "qwisp.scheduling.drive",
     "fit": "qwisp.memory.fit",
     "load_cost": "qwisp.cost",
-    "load_machine": "qwisp.spec.machine",
+    "load_machine": "qwisp.spec.catalog",
     "load_model": "qwisp.spec.catalog",
     "make_plan": "qwisp.planner",
     "parse_bytes": "qwisp.units",

@@ -20,8 +20,8 @@ from qwisp.memory.dialect_mlx_lm import MlxLm
 from qwisp.memory.refusal import ContextRefused
 from qwisp.memory.serving import serving_memory
 from qwisp.memory.variants import with_kv_bits
-from qwisp.spec.catalog import load_model, model_names
-from qwisp.spec.machine import MachineSpec, load_machine
+from qwisp.spec.catalog import load_machine, load_model, model_names
+from qwisp.spec.machine import MachineSpec
 from qwisp.spec.model import ModelSpec
 from qwisp.units import GIB, KIB
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qwisp.receipts import Receipt
-from qwisp.spec.machine import load_machine
+from qwisp.spec.catalog import load_machine
 from qwisp.units import MIB
 
 from .probes import BAR, PUBLISHED, server

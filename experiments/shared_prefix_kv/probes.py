@@ -16,9 +16,8 @@ from qwisp.memory.session_bytes import SessionBytes
 from qwisp.memory.shared_prefix import Granule, SharedPrefix
 from qwisp.receipts import Measured, ReceiptBook, hash_inputs
 from qwisp.sim.stalls import idle_first_token_s
-from qwisp.spec.catalog import load_model
+from qwisp.spec.catalog import load_machine, load_model
 from qwisp.spec.layers import FullAttention
-from qwisp.spec.machine import load_machine
 from qwisp.units import KIB, MIB
 
 from . import mechanisms

@@ -96,7 +96,7 @@ def _optional(package: str, module: str, purpose: str, get_it: str) -> Check:
 
 
 def _machine() -> Check:
-    from qwisp.spec.machine import load_machine
+    from qwisp.spec.catalog import load_machine
 
     try:
         machine = load_machine("this")

@@ -22,8 +22,8 @@ from qwisp.memory.fit import fit
 from qwisp.memory.side_budgets import SideBudgets
 from qwisp.memory.variants import with_chunk, with_kv_bits, with_lanes
 from qwisp.memory.weights import load_weights
-from qwisp.spec.catalog import load_model
-from qwisp.spec.machine import MachineSpec, load_machine
+from qwisp.spec.catalog import load_machine, load_model
+from qwisp.spec.machine import MachineSpec
 from qwisp.units import format_bytes, parse_bytes, parse_tokens
 
 VLLM_DEFAULT_SHARE = 0.9  # what vLLM takes of a device when --gpu-memory-utilization is not given

@@ -14,8 +14,7 @@ from qwisp.memory.calibration import load_calibration
 from qwisp.memory.leave_one_out import leave_one_out
 from qwisp.memory.matrix import Cell, matrix
 from qwisp.memory.validate import Checked, validate
-from qwisp.spec.catalog import model_names
-from qwisp.spec.machine import load_machine, machine_names
+from qwisp.spec.catalog import load_machine, machine_names, model_names
 from qwisp.units import MIB, format_bytes, format_tokens
 
 LONG = [

@@ -14,8 +14,7 @@ from qwisp.facts.file import FactsHeader, read_facts
 from qwisp.facts.header import READ_KEYS
 from qwisp.facts.replay import FactsReplay, replay_facts
 from qwisp.memory.session_bytes import SessionBytes
-from qwisp.spec.catalog import load_model
-from qwisp.spec.machine import load_machine
+from qwisp.spec.catalog import load_machine, load_model
 
 _SHOWN = (
     "layout order facts rounds requests finished refused failed cancelled moves pauses decisions"

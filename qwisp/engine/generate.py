@@ -19,7 +19,7 @@ from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Wrapper
-from qwisp.spec.machine import load_machine
+from qwisp.spec.catalog import load_machine
 
 OnToken = Callable[[int, int], None]
 OnPrefill = Callable[[int, int, int], None]

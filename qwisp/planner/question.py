@@ -19,8 +19,8 @@ from qwisp.scheduling.layout import Layout, parse_layout
 from qwisp.scheduling.settings import Settings
 from qwisp.sim.replay import MaxNew, parse_max_new, replay, runnable, settings_for
 from qwisp.sim.run import Run
-from qwisp.spec.catalog import load_model
-from qwisp.spec.machine import MachineSpec, load_machine
+from qwisp.spec.catalog import load_machine, load_model
+from qwisp.spec.machine import MachineSpec
 from qwisp.spec.model import ModelSpec
 from qwisp.trace.read import read_trace
 from qwisp.trace.request import Trace

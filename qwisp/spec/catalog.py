@@ -1,7 +1,11 @@
-"""Models by name, from `data/models/*.json`: `{"source", "config"}` or `{"source", "geometry"}`."""
+"""Models and machines by name, from `data/models/*.json` and `data/machines/*.json`.
+
+A model file holds `{"source", "config"}` or `{"source", "geometry"}`.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from difflib import get_close_matches
@@ -9,9 +13,11 @@ from pathlib import Path
 
 from qwisp.errors import BadConfig, BadInput
 from qwisp.spec.data_files import data_path
+from qwisp.spec.detect import detect_machine
 from qwisp.spec.fields import Fields
 from qwisp.spec.geometry import layers_from_geometry
 from qwisp.spec.gguf_model import spec_from_gguf
+from qwisp.spec.machine import MachineSpec
 from qwisp.spec.model import ModelSpec, load_json
 
 
@@ -69,3 +75,25 @@ def _from_catalog(name: str) -> ModelSpec:
         source=f.text("source"),
         notes=notes,
     )
+
+
+def machine_names() -> list[str]:
+    """Return the names of the catalog, `this` last."""
+    return [*sorted(path.stem for path in data_path("machines").glob("*.json")), "this"]
+
+
+def load_machine(name: str) -> MachineSpec:
+    """Return a machine of the catalog, or `this` one as detected now.
+
+    Raises `BadInput` for a name that is neither.
+
+    >>> load_machine("m1-max-64gb").memory_bytes >> 30
+    64
+    """
+    if name == "this":
+        return detect_machine()
+    if name not in machine_names():
+        raise BadInput(f"machine {name!r} is not known", f"use one of {', '.join(machine_names())}")
+    fields = json.loads(data_path("machines", f"{name}.json").read_text(encoding="utf-8"))
+    fields.pop("schema")
+    return MachineSpec(name=name, **fields)

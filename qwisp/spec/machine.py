@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
 from qwisp.errors import BadInput
-from qwisp.spec.data_files import data_path
 from qwisp.units import format_bytes
 
 # The system and whatever draws the screen need the rest; beyond it macOS starts to swap.
@@ -63,27 +61,3 @@ class MachineSpec:
             return f"{self.limit_name or 'known limit'} of {format_bytes(self.limit_bytes)}"
         kind = {"unified": "unified memory", "host": "memory", "vram": "VRAM"}[self.memory_kind]
         return f"{int(USABLE_SHARE * 100)} % of {format_bytes(self.memory_bytes)} {kind}"
-
-
-def machine_names() -> list[str]:
-    """Return the names of the catalog, `this` last."""
-    return [*sorted(path.stem for path in data_path("machines").glob("*.json")), "this"]
-
-
-def load_machine(name: str) -> MachineSpec:
-    """Return a machine of the catalog, or `this` one as detected now.
-
-    Raises `BadInput` for a name that is neither.
-
-    >>> load_machine("m1-max-64gb").memory_bytes >> 30
-    64
-    """
-    if name == "this":
-        from qwisp.spec.detect import detect_machine
-
-        return detect_machine()
-    if name not in machine_names():
-        raise BadInput(f"machine {name!r} is not known", f"use one of {', '.join(machine_names())}")
-    fields = json.loads(data_path("machines", f"{name}.json").read_text(encoding="utf-8"))
-    fields.pop("schema")
-    return MachineSpec(name=name, **fields)

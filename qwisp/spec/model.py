@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qwisp.errors import BadConfig, BadInput
+from qwisp.spec.families import read_config
 from qwisp.spec.layers import (
     FullAttention,
     Layer,
@@ -56,14 +57,12 @@ class ModelSpec:
         ...     "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}).caches[0]
         FullAttention(kv_heads=2, k_dim=16, v_dim=16)
         """
-        from qwisp.spec.families import read_config
-
         if isinstance(config, Mapping):
-            return read_config(config, name=name)
+            return cls(**read_config(config, name=name))
         values, path = load_json(Path(config), "config.json")
         if not isinstance(values, Mapping):
             raise BadConfig(f"{path} holds no JSON object", "give a Hugging Face config.json")
-        spec = read_config(values, name=name or path.parent.name)
+        spec = cls(**read_config(values, name=name or path.parent.name))
         return replace(spec, source=spec.source or str(path))
 
     @property

@@ -9,7 +9,7 @@ from qwisp.cost import calibrated_pairs, load_cost, read_cost, write_cost
 from qwisp.cost.fit import fit_cost, residuals
 from qwisp.cost.store import calibration_path
 from qwisp.errors import BadInput, NotCalibrated
-from qwisp.spec.machine import machine_names
+from qwisp.spec.catalog import machine_names
 
 QWEN = ("qwen3.6-35b-a3b", "m1-max-64gb")
 GEMMA = ("gemma-4-26b-a4b", "m5-max-36gb")

@@ -26,8 +26,8 @@ from qwisp.memory.session_bytes import SessionBytes
 from qwisp.memory.side_budgets import SideBudgets, blob_bytes
 from qwisp.memory.transient import transient_bytes, widest_chunk
 from qwisp.memory.variants import with_kv_bits
-from qwisp.spec.catalog import load_model
-from qwisp.spec.machine import MachineSpec, load_machine
+from qwisp.spec.catalog import load_machine, load_model
+from qwisp.spec.machine import MachineSpec
 from qwisp.spec.model import ModelSpec
 from qwisp.units import GIB, MIB
 

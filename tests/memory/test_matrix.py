@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from qwisp.cli.matrix import command
 from qwisp.memory import calibration
 from qwisp.memory.matrix import matrix
-from qwisp.spec.catalog import model_names
-from qwisp.spec.machine import load_machine
+from qwisp.spec.catalog import load_machine, model_names
 from qwisp.units import MIB
 
 MACHINES = [load_machine(name) for name in ("m4-16gb", "m5-max-36gb", "h200-141gb")]

@@ -26,9 +26,9 @@ from qwisp.memory.resident import expert_residency, peak_metal, resident, weight
 from qwisp.memory.serving import Serving, kv_term, serving_memory
 from qwisp.memory.side_budgets import SideBudgets
 from qwisp.memory.weights import Weights
-from qwisp.spec.catalog import load_model
+from qwisp.spec.catalog import load_machine, load_model
 from qwisp.spec.layers import FullAttention, SlidingWindow
-from qwisp.spec.machine import MachineSpec, load_machine
+from qwisp.spec.machine import MachineSpec
 from qwisp.spec.model import ModelSpec
 from qwisp.units import GIB, MIB
 

@@ -16,8 +16,7 @@ from qwisp.planner.document import plan_document
 from qwisp.scheduling.layout import RowBytes
 from qwisp.sim.summary import Spread
 from qwisp.sim.sustain import Sustained
-from qwisp.spec.catalog import load_model
-from qwisp.spec.machine import load_machine
+from qwisp.spec.catalog import load_machine, load_model
 from qwisp.trace.request import Request, Trace
 
 MODEL = load_model("qwen3.6-35b-a3b")

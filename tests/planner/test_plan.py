@@ -14,9 +14,8 @@ from qwisp.memory.session_bytes import SessionBytes
 from qwisp.planner import Plan, Question, make_plan
 from qwisp.planner.candidates import Proposal, proposals
 from qwisp.planner.document import plan_document
-from qwisp.spec.catalog import load_model
+from qwisp.spec.catalog import load_machine, load_model
 from qwisp.spec.data_files import data_path
-from qwisp.spec.machine import load_machine
 from qwisp.trace.read import read_trace
 from qwisp.trace.request import Request, Trace
 from qwisp.units import GIB

@@ -10,9 +10,8 @@ import pytest
 from qwisp.errors import BadInput, NotCalibrated
 from qwisp.planner.candidates import replay_layout
 from qwisp.planner.question import read_question, session_memory
-from qwisp.spec.catalog import load_model
+from qwisp.spec.catalog import load_machine, load_model
 from qwisp.spec.data_files import data_path
-from qwisp.spec.machine import load_machine
 from qwisp.trace.request import Request, Trace
 
 MODEL, M1 = load_model("qwen3.6-35b-a3b"), load_machine("m1-max-64gb")

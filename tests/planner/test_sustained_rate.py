@@ -17,8 +17,7 @@ from qwisp.scheduling.layout import parse_layout
 from qwisp.sim import sustain as search
 from qwisp.sim.replay import replay
 from qwisp.sim.sustain import before_last_burst, sustain
-from qwisp.spec.catalog import load_model
-from qwisp.spec.machine import load_machine
+from qwisp.spec.catalog import load_machine, load_model
 from qwisp.trace.request import Request, Trace
 
 MODEL = load_model("qwen3.6-35b-a3b")

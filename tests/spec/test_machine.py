@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from qwisp.errors import BadInput
+from qwisp.spec.catalog import load_machine, machine_names
 from qwisp.spec.detect import (
     detect_machine,
     linux_machine,
@@ -15,7 +16,7 @@ from qwisp.spec.detect import (
     nvidia_machine,
     nvml_machine,
 )
-from qwisp.spec.machine import MachineSpec, load_machine, machine_names
+from qwisp.spec.machine import MachineSpec
 from qwisp.units import GIB
 
 

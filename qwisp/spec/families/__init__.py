@@ -10,7 +10,6 @@ from typing import Any
 from qwisp.errors import BadConfig
 from qwisp.spec.families.common import Blocks, context_tokens, element_bytes
 from qwisp.spec.fields import Fields
-from qwisp.spec.model import ModelSpec
 
 _MODULES: dict[str, tuple[str, ...]] = {
     "grouped": (
@@ -50,27 +49,27 @@ def _text_fields(config: Mapping[str, Any]) -> Fields:
     return outer
 
 
-def read_config(config: Mapping[str, Any], *, name: str = "") -> ModelSpec:
-    """Return the `ModelSpec` of a parsed config; see `ModelSpec.from_config`."""
+def read_config(config: Mapping[str, Any], *, name: str = "") -> dict[str, Any]:
+    """Return the fields of the `ModelSpec` of a parsed config; see `ModelSpec.from_config`."""
     fields = _text_fields(config)
     family = fields.text("model_type")
     read = _reader(family, fields)
     blocks = read(fields)
     if not blocks.layers:
         raise fields.conflict("num_hidden_layers", "gives no layer at all")
-    return ModelSpec(
-        name=name or fields.text("_name_or_path", None) or family,
-        family=family,
-        layers=tuple(blocks.layers),
-        draft_layers=tuple(blocks.draft),
-        context_max_tokens=context_tokens(fields),
-        hidden=fields.size("hidden_size", None),
-        query_heads=fields.size("num_attention_heads", blocks.query_heads),
-        vocab=fields.size("vocab_size", None),
-        element_bytes=element_bytes(fields),
-        notes=tuple(fields.notes),
-        generic=blocks.generic,
-    )
+    return {
+        "name": name or fields.text("_name_or_path", None) or family,
+        "family": family,
+        "layers": tuple(blocks.layers),
+        "draft_layers": tuple(blocks.draft),
+        "context_max_tokens": context_tokens(fields),
+        "hidden": fields.size("hidden_size", None),
+        "query_heads": fields.size("num_attention_heads", blocks.query_heads),
+        "vocab": fields.size("vocab_size", None),
+        "element_bytes": element_bytes(fields),
+        "notes": tuple(fields.notes),
+        "generic": blocks.generic,
+    }
 
 
 def _reader(family: str, fields: Fields) -> Callable[[Fields], Blocks]:
