@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 import subprocess
 import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +15,23 @@ import pytest
 import qwisp
 
 ROOT = Path(qwisp.__file__).parents[1]
-LAYERS = [
-    {"units", "errors", "receipts"},
-    {"spec", "trace"},
-    {"memory", "context_rule", "cost", "scheduling"},
-    {"sim", "engine"},
-    {"study", "probe", "planner", "sweep", "testing", "facts"},
-    {"charts", "report"},
-    {"widgets", "cli", "server", "__main__"},
-]
+STRUCTURES = (ROOT / "docs" / "structures.md").read_text()
+
+
+def drawn(page: str, after: str = "") -> list[set[str]]:
+    """Return the layers that a page draws in its first code block behind `after`, lowest first.
+
+    >>> drawn("```\\na  <-  c | d\\n   <-  e\\n```") == [{"a"}, {"c", "d"}, {"e"}]
+    True
+    """
+    block = page[page.index(after) :].split("```")[1]
+    return [set(layer.replace("|", " ").split()) for layer in block.split("<-")]
+
+
+LAYERS = drawn(STRUCTURES)  # the page is the rule, so it cannot say anything else
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+RANK["__main__"] = RANK["cli"]
+APART = {frozenset(pair) for pair in re.findall(r"(\w+) \| (\w+)", STRUCTURES.split("```")[1])}
 ONLY_IN = {
     "mlx": {"engine"},
     "mlx_lm": set(),  # an oracle for tests and a peer in benchmarks, never a part of qwisp
@@ -36,21 +45,27 @@ NOT_IN_SCHEDULING = {"time", "datetime", "random", "os", "threading"}
 NOT_IN_SCHEDULING |= {"numpy", "polars", "memory", "cost", "spec", "trace"}
 
 
-def imported_modules(source: str) -> set[str]:
-    """Return every module a source imports, also inside functions; not those for types only."""
-    found: set[str] = set()
+def run_time_nodes(source: str) -> Iterator[ast.AST]:
+    """Yield every node of a source, also inside functions; not what is there for types only."""
     todo: list[ast.AST] = [ast.parse(source)]
     while todo:
         node = todo.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             todo.extend(node.orelse)
             continue
+        yield node
+        todo.extend(ast.iter_child_nodes(node))
+
+
+def imported_modules(source: str) -> set[str]:
+    """Return every module a source imports."""
+    found: set[str] = set()
+    for node in run_time_nodes(source):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute, so that this test can read them"
             found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-        todo.extend(ast.iter_child_nodes(node))
     return found
 
 
@@ -61,7 +76,7 @@ def violations(layer: str, source: str) -> list[str]:
         top, _, rest = module.partition(".")
         inner = rest.split(".")[0]
         if top == "qwisp" and inner in RANK:
-            sideways = {layer, inner} == {"sim", "engine"}
+            sideways = frozenset({layer, inner}) in APART
             blind = layer == "scheduling" and inner in NOT_IN_SCHEDULING
             if RANK[inner] > RANK[layer] or sideways or blind:
                 wrong.append(f"{layer} imports qwisp.{inner}")
@@ -78,8 +93,62 @@ def package_files() -> list[Path]:
     return sorted((ROOT / "qwisp").rglob("*.py"))
 
 
+def sources(root: Path = ROOT) -> dict[str, str]:
+    """Return every module of `qwisp` by its dotted name; a package goes by its own name."""
+    named = {}
+    for path in (root / "qwisp").rglob("*.py"):
+        parts = path.relative_to(root).with_suffix("").parts
+        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path.read_text()
+    return named
+
+
+def reached(source: str, modules: Collection[str]) -> set[str]:
+    """Return which of `modules` a source imports, or loads by a name put together at run time.
+
+    `from package import module` reaches the module, not what else the package offers;
+    `import_module(f"qwisp.cli.{name}")` reaches every module of `qwisp.cli`.
+    """
+    found: set[str] = set()
+    for node in run_time_nodes(source):
+        match node:
+            case ast.Import(names=names):
+                found |= {alias.name for alias in names}
+            case ast.ImportFrom(module=str(package), names=names):
+                parts = {f"{package}.{alias.name}" for alias in names}
+                found |= parts if parts <= set(modules) else parts | {package}
+            case ast.Call(args=[ast.JoinedStr(values=[ast.Constant(value=str(prefix)), *_]), *_]):
+                if ast.unparse(node.func).endswith("import_module"):
+                    found |= {name for name in modules if name.startswith(prefix)}
+    return found & set(modules)
+
+
+def circle(modules: dict[str, str]) -> list[str]:
+    """Return modules that reach each other in a circle, also from inside functions; else none."""
+    reach = {name: sorted(reached(text, modules) - {name}) for name, text in modules.items()}
+    done: set[str] = set()
+
+    def search(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        found = next(filter(None, (search(one, [*path, name]) for one in reach[name])), [])
+        done.add(name)
+        return found
+
+    return next(filter(None, (search(name, []) for name in sorted(modules))), [])
+
+
 def layer_of(path: Path) -> str:
     return path.relative_to(ROOT / "qwisp").parts[0].removesuffix(".py")
+
+
+def test_the_page_draws_every_package_and_has_a_line_for_it() -> None:
+    packages = {path.stem for path in (ROOT / "qwisp").iterdir() if path.stem != "__pycache__"}
+    assert RANK.keys() == packages - {"__init__"}
+    rows = [row for row in STRUCTURES.splitlines() if row.startswith("| `")]
+    named = [name.strip("` ") for row in rows for name in row.split("|")[1].split(",")]
+    assert sorted(named) == sorted(RANK.keys() - {"__main__"})
 
 
 @pytest.mark.parametrize("path", package_files(), ids=lambda p: str(p.relative_to(ROOT)))
@@ -114,6 +183,32 @@ def test_an_import_for_types_alone_is_no_dependency() -> None:
     source = "if TYPE_CHECKING:\n    from qwisp.sim import metrics\nelse:\n    import time"
     assert violations("memory", source) == []
     assert violations("scheduling", source) == ["scheduling imports time"]
+
+
+def test_no_module_leads_back_to_itself() -> None:
+    assert circle(sources()) == []
+
+
+@pytest.mark.parametrize(
+    ("modules", "found"),
+    [
+        ({"q.a": "import q.b", "q.b": "from q.a import x"}, ["q.a", "q.b", "q.a"]),
+        ({"q.a": "def f():\n    from q import b", "q.b": "import q.a"}, ["q.a", "q.b", "q.a"]),
+        (
+            {"q.a": "from q.b import f", "q.b": "from q.c import g", "q.c": "from q.b import h"},
+            ["q.b", "q.c", "q.b"],
+        ),
+        # A registry that loads by name reaches every module that it may load.
+        (
+            {"q.all": 'import_module(f"q.all.{name}")', "q.all.one": "from q.all import known"},
+            ["q.all", "q.all.one", "q.all"],
+        ),
+        ({"q.a": "from q import b", "q": "import q.a", "q.b": ""}, []),
+        ({"q.a": "import q.b", "q.b": "if TYPE_CHECKING:\n    import q.a"}, []),
+    ],
+)
+def test_a_circle_is_found(modules: dict[str, str], found: list[str]) -> None:
+    assert circle(modules) == found
 
 
 def test_files_are_small(record_property) -> None:

@@ -20,9 +20,9 @@ from qwisp.engine.cache.buffers import Recurrent, Rows
 from qwisp.engine.clients import Request, Script
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.proof.hostile import HostileOps
-from qwisp.engine.proof.trail import raw_words
-from qwisp.engine.spec.decoder_spec import DecoderSpec
-from qwisp.engine.weights.loading import LoadedModel, made_model
+from qwisp.engine.spec.dtypes import raw_words
+from qwisp.engine.spec.families import read_decoder
+from qwisp.engine.weights.loaded import LoadedModel, made_model
 from qwisp.engine.weights.random_weights import random_weights
 from qwisp.memory.instruments import Footprint
 from qwisp.scheduling.contract import Admit, Ask, Executor, Fact, Grant, Outcome, Place, Round
@@ -38,7 +38,7 @@ BUDGET_TOKENS = 256  # one window a round: who arrives in the next one finds the
 
 def load(config: dict[str, Any]) -> LoadedModel:
     """Return the model of a config with random weights of seed 0."""
-    spec = DecoderSpec.from_config(config)
+    spec = read_decoder(config)
     weights = random_weights(spec, 0, config["dtype"])
     return made_model("toy", config, spec, weights, config["dtype"])
 

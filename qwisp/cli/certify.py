@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from qwisp.engine.proof.certificate import Certificate, Row, Sample
-    from qwisp.engine.weights.loading import LoadedModel
+    from qwisp.engine.weights.loaded import LoadedModel
 
 COLUMNS = (
     Column("case"),

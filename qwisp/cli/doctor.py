@@ -109,7 +109,7 @@ def _machine() -> Check:
 def _device() -> Iterator[Check]:
     """The device, and own kernels on it: certified where there is a GPU, absent on a CPU."""
     try:
-        from qwisp.engine.proof.device import kernel_findings, this_device
+        from qwisp.engine.proof.kernel_check import kernel_findings, this_device
 
         device = this_device()
     except Exception as error:

@@ -11,7 +11,7 @@ from qwisp.engine.model.ops import Ops
 from qwisp.engine.model.own_kernels import gpu_backend
 from qwisp.engine.model.step import Context, Tap, no_tap
 from qwisp.engine.spec.identity import Identity, Safeguards, decode_width
-from qwisp.engine.weights.loading import LoadedModel
+from qwisp.engine.weights.loaded import LoadedModel
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.row_space import RowSpace

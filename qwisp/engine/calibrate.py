@@ -15,7 +15,7 @@ from qwisp.cost.measured import CopyPoint, Measurements
 from qwisp.cost.timed import Timed, TimedRound, calibration_asks, hold_out, measured_points
 from qwisp.engine.build import Engine, open_engine
 from qwisp.engine.clients import Request, Script
-from qwisp.engine.weights.loading import LoadedModel
+from qwisp.engine.weights.loaded import LoadedModel
 from qwisp.scheduling.contract import Ask, Outcome, Place, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout

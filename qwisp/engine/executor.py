@@ -14,8 +14,8 @@ from qwisp.engine.model.decoder import Decoder
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.model.own_kernels import OwnKernels
 from qwisp.engine.model.step import Context, Lane, Step, Window
-from qwisp.engine.proof.trail import raw_words
 from qwisp.engine.sampling import GREEDY, DrawFailed, choose
+from qwisp.engine.spec.dtypes import raw_words
 from qwisp.engine.spec.identity import Identity
 from qwisp.errors import QwispError
 from qwisp.scheduling.contract import (

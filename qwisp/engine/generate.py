@@ -11,7 +11,8 @@ from qwisp.context_rule import ContextAdmission
 from qwisp.engine.build import Engine, open_engine
 from qwisp.engine.clients import Reply, Request, Script
 from qwisp.engine.text.tokenizer import Tokenizer, load_tokenizer
-from qwisp.engine.weights.loading import SMOLLM2, LoadedModel
+from qwisp.engine.weights.loaded import LoadedModel
+from qwisp.engine.weights.loading import SMOLLM2
 from qwisp.errors import BadInput
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.scheduling.contract import Executor, Grant, Outcome, Round

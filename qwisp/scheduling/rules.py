@@ -10,12 +10,13 @@ from pathlib import Path
 from types import ModuleType
 
 from qwisp.errors import BadInput
+from qwisp.scheduling import cuts, orders
 
 
 def rule_names(kind: str) -> list[str]:
     """Return the names of the shipped rules of a kind: `orders` or `cuts`."""
-    package = importlib.import_module(f"qwisp.scheduling.{kind}")
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    folder = {"orders": orders, "cuts": cuts}[kind].__path__
+    return sorted(module.name for module in pkgutil.iter_modules(folder))
 
 
 def load_rule(kind: str, name: str, function: str) -> ModuleType:
@@ -29,7 +30,7 @@ def load_rule(kind: str, name: str, function: str) -> ModuleType:
     if name.endswith(".py"):
         module = _from_file(Path(name))
     elif name in rule_names(kind):
-        module = importlib.import_module(f"qwisp.scheduling.{kind}.{name}")
+        module = _SHIPPED[kind](name)
     else:
         raise BadInput(
             f"{kind[:-1]} {name!r} is not known",
@@ -77,6 +78,10 @@ def _is_free(run: object, rows: int, free: Sequence[range]) -> bool:
 
 
 _ALLOWS = {"orders": _is_waiting, "cuts": _is_free}
+_SHIPPED = {
+    "orders": lambda name: importlib.import_module(f"qwisp.scheduling.orders.{name}"),
+    "cuts": lambda name: importlib.import_module(f"qwisp.scheduling.cuts.{name}"),
+}
 
 
 def _from_file(path: Path) -> ModuleType:

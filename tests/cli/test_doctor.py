@@ -7,9 +7,8 @@ import json
 import pytest
 
 from qwisp.cli import doctor, main
-from qwisp.engine.proof import device
-from qwisp.engine.proof.device import Device
-from qwisp.engine.proof.kernel_check import Finding
+from qwisp.engine.proof import kernel_check
+from qwisp.engine.proof.kernel_check import Device, Finding
 
 pytestmark = pytest.mark.mlx
 
@@ -74,8 +73,8 @@ def test_kernels_are_certified_on_a_gpu(is_equal, capsys, monkeypatch):
     gpu = Device("gpu, 0", "metal", "0.32", True)
     found = [Finding("sdpa_rows", "head size 64, float32", True)]
     found.append(Finding("gated_delta_step", "key size 64", is_equal, "other bits in state"))
-    monkeypatch.setattr(device, "this_device", lambda: gpu)
-    monkeypatch.setattr(device, "kernel_findings", lambda: found)
+    monkeypatch.setattr(kernel_check, "this_device", lambda: gpu)
+    monkeypatch.setattr(kernel_check, "kernel_findings", lambda: found)
     code, checks = lines(capsys)
     assert code == 0
     assert checks["sdpa_rows"]["state"] == "ok"
@@ -84,7 +83,9 @@ def test_kernels_are_certified_on_a_gpu(is_equal, capsys, monkeypatch):
 
 
 def test_a_device_that_does_not_multiply_is_broken(capsys, monkeypatch):
-    monkeypatch.setattr(device, "this_device", lambda: Device("gpu, 0", "cuda", "0.32", False))
+    monkeypatch.setattr(
+        kernel_check, "this_device", lambda: Device("gpu, 0", "cuda", "0.32", False)
+    )
     code, checks = lines(capsys)
     assert code == 1
     assert checks["device"]["state"] == "broken"
@@ -95,4 +96,4 @@ def test_metal_kernels_equal_their_definitions():
     mx = pytest.importorskip("mlx.core")
     if not mx.metal.is_available():
         pytest.skip("needs a Mac")
-    assert all(finding.is_equal for finding in device.kernel_findings())
+    assert all(finding.is_equal for finding in kernel_check.kernel_findings())

@@ -25,6 +25,7 @@ from qwisp.engine.clients import Request, Script
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.model.decoder import Decoder
 from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.identity import Identity, Safeguards
 from qwisp.engine.weights.random_weights import random_weights
 from qwisp.scheduling.contract import Admit, Place, Restore, Round
@@ -156,7 +157,7 @@ def main() -> None:
     parser.add_argument("--model", default="moe", choices=list(CONFIGS))
     asked = parser.parse_args()
     config = CONFIGS[asked.model]
-    spec = DecoderSpec.from_config(config)
+    spec = read_decoder(config)
     weights = random_weights(spec, 0)
     decoder = Decoder(spec, weights, "float32")
     count = sum(w.size for w in weights.values())

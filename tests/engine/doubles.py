@@ -15,9 +15,10 @@ from unittest import mock
 import mlx.core as mx
 import numpy as np
 
+from qwisp.engine.cache.buffers import BLOCK, KeyRange
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.model import attention, mixers
-from qwisp.engine.model.attention import BLOCK, KeyRange, Partial
+from qwisp.engine.model.attention import Partial
 from qwisp.engine.model.mixers import Attention
 from qwisp.engine.model.ops import Ops
 

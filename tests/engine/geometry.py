@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import MORE_TINY, TINY
 
 ABSENT = "<absent>"
@@ -152,7 +153,6 @@ BOUND = 2e-3  # the oracle test holds five layers to a tenth of it; here are up 
 
 def judge(case: Case, folder: Path) -> tuple[str, str]:
     """Return a verdict's `how` and `what` for one case."""
-    from qwisp.engine.spec.decoder_spec import DecoderSpec
     from qwisp.engine.weights.loading import load_model
     from qwisp.engine.weights.weight_shapes import weight_shapes
     from qwisp.errors import QwispError
@@ -160,7 +160,7 @@ def judge(case: Case, folder: Path) -> tuple[str, str]:
     config = changed(case)
     (folder / "config.json").write_text(json.dumps(config))
     try:
-        spec = DecoderSpec.from_config(config)
+        spec = read_decoder(config)
         elements = sum(_product(shape) for _, shape in weight_shapes(spec))
         if elements > MOST_ELEMENTS:  # nobody has such weights: these are the plain config's
             _weights(FAMILIES[case.family], spec, folder)

@@ -19,7 +19,8 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from qwisp.engine.build import open_engine
 from qwisp.engine.clients import Request, Script
-from qwisp.engine.weights.loading import LoadedModel, load_model
+from qwisp.engine.weights.loaded import LoadedModel
+from qwisp.engine.weights.loading import load_model
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.settings import Settings
 

@@ -16,7 +16,8 @@ from qwisp.engine.model.ops import Ops
 from qwisp.engine.model.step import Tap, no_tap
 from qwisp.engine.sampling import Sampling
 from qwisp.engine.spec.identity import Safeguards
-from qwisp.engine.weights.loading import LoadedModel, load_model
+from qwisp.engine.weights.loaded import LoadedModel
+from qwisp.engine.weights.loading import load_model
 from qwisp.facts.file import FactRecord
 from qwisp.facts.record import Recorded, facts_of
 from qwisp.facts.replay import replay_records

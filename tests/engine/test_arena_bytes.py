@@ -10,7 +10,7 @@ import pytest
 
 from qwisp.engine.build import arena_plan
 from qwisp.engine.cache.arena import Arena, ArenaPlan
-from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import TINY, tiny_config
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.session_bytes import SessionBytes
@@ -58,7 +58,7 @@ def test_allocated_bytes_equal_prediction_per_layer_class(name, dtype):
     spec = spec_of(name, dtype)
     before = mx.get_active_memory()
     plan = ArenaPlan.of_sessions(ROWS, CHUNK)
-    arena = Arena(DecoderSpec.from_config(tiny_config(name)), plan, dtype)
+    arena = Arena(read_decoder(tiny_config(name)), plan, dtype)
     by_session = [predicted(spec, rows) for rows in ROWS]
     expected = {kind: sum(p[kind] for p in by_session) for kind in by_session[0]}
     assert arena.bytes_by_class() == expected
@@ -91,7 +91,7 @@ def test_every_cut_allocates_what_it_reports(name, text):
     reported = layout.num_bytes(size)
     plan = arena_plan(RowSpace(layout, size), layout, CHUNK)
     before = mx.get_active_memory()
-    arena = Arena(DecoderSpec.from_config(tiny_config(name)), plan, "bfloat16")
+    arena = Arena(read_decoder(tiny_config(name)), plan, "bfloat16")
     assert mx.get_active_memory() - before == reported
     assert sum(arena.bytes_by_class().values()) == reported
     if layout.kind == "per_request":
@@ -113,14 +113,14 @@ def test_free_cuts_allocate_their_rows_once_and_rings_and_state_per_lane():
         layout = Layout.free(budget, 512, lanes=4)
         space = RowSpace(layout, size)
         assert space.num_rows == 1000
-        decoder_spec = DecoderSpec.from_config(tiny_config(name))
+        decoder_spec = read_decoder(tiny_config(name))
         arena = Arena(decoder_spec, arena_plan(space, layout, CHUNK), "float32")
         assert arena.bytes_by_class() == expected
 
 
 @pytest.mark.parametrize("name", ["hybrid", "gemma3"])
 def test_the_peak_of_a_move_is_at_most_the_arena_and_the_moved_session(name):
-    decoder_spec = DecoderSpec.from_config(tiny_config(name))
+    decoder_spec = read_decoder(tiny_config(name))
     rows = (9000, 5000, 3000)
     arena = Arena(decoder_spec, ArenaPlan.of_sessions(rows, CHUNK), "float32")
     source, target = Place(2, 14000, 3000, 3000), Place(0, 0, 9000, 9000)
@@ -136,7 +136,7 @@ def test_the_peak_of_a_move_is_at_most_the_arena_and_the_moved_session(name):
 
 
 def test_a_move_keeps_every_bit_even_where_ranges_overlap():
-    decoder_spec = DecoderSpec.from_config(tiny_config("llama"))
+    decoder_spec = read_decoder(tiny_config("llama"))
     rng = np.random.default_rng(0)
     for distance in (-700, -3, 3, 700, 1500):
         arena = Arena(decoder_spec, ArenaPlan.of_sessions((6000,), CHUNK), "bfloat16")
@@ -191,7 +191,7 @@ def test_sliding_window_prefill_needs_a_third_of_the_usual_cache_bytes(capsys):
     theirs = sum(
         c.keys.nbytes + c.values.nbytes for c in cache if type(c).__name__ == "RotatingKVCache"
     )
-    spec = DecoderSpec.from_config(config)
+    spec = read_decoder(config)
     arena = Arena(spec, ArenaPlan.of_sessions([4096], 256), "float32")
     ours = arena.bytes_by_class()["sliding"]
     with capsys.disabled():

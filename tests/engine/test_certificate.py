@@ -10,10 +10,11 @@ import pytest
 from qwisp.cli import main
 from qwisp.engine.proof.certificate import DEFINITION, certify
 from qwisp.engine.proof.certificate_runs import CASES, Case
-from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.identity import Safeguards
 from qwisp.engine.spec.tiny import MORE_TINY, TINY, tiny_config
-from qwisp.engine.weights.loading import LoadedModel, load_model, made_model
+from qwisp.engine.weights.loaded import LoadedModel, made_model
+from qwisp.engine.weights.loading import load_model
 from qwisp.engine.weights.random_weights import random_weights
 from qwisp.receipts import read_receipts
 
@@ -56,7 +57,7 @@ def case(name: str) -> list[Case]:
 
 def with_window(window: int) -> LoadedModel:
     config = {**tiny_config("gemma3"), "sliding_window": window}
-    spec = DecoderSpec.from_config(config)
+    spec = read_decoder(config)
     return made_model(f"window {window}", config, spec, random_weights(spec, 0), "float32")
 
 
@@ -85,7 +86,7 @@ def test_strict_mode_is_certified_under_all_hostile_kernels(model, dtype, tokens
 
 def test_the_table_of_safeguards_names_every_model_of_the_tiny_list():
     for model in (*TINY, *MORE_TINY):
-        blocks = DecoderSpec.from_config(tiny_config(model)).blocks
+        blocks = read_decoder(tiny_config(model)).blocks
         has_rings = any(type(block.layer).__name__ == "SlidingWindow" for block in blocks)
         has_experts = any(type(block.ffn).__name__ != "DenseFfn" for block in blocks)
         assert (("raw_rings", model) in NOTHING) == (not has_rings)

@@ -8,7 +8,7 @@ from qwisp.cli import main
 from qwisp.engine.proof.certificate import certify
 from qwisp.engine.proof.certificate_evidence import Evidence, RingUse
 from qwisp.engine.proof.certificate_runs import Case, prompt_lengths
-from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import tiny_config
 from qwisp.engine.weights.loading import load_model
 
@@ -21,7 +21,7 @@ FULL = {"longest_tokens": 1299, "live": {1, 8}, "widths": {8}, "moves": 2, "rest
 
 
 def missing(model: str, max_new: int = 48, config: dict | None = None, **reached) -> list[str]:
-    spec = DecoderSpec.from_config({**tiny_config(model), **(config or {})})
+    spec = read_decoder({**tiny_config(model), **(config or {})})
     return [str(one) for one in Evidence(**{**FULL, **reached}).missing(spec, 64, max_new)]
 
 

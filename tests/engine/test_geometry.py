@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.weights.weight_shapes import weight_shapes
 from qwisp.errors import BadConfig, QwispError
 from qwisp.spec.fields import Fields
@@ -52,7 +52,7 @@ def test_a_config_is_read_or_refused_in_two_lines(family):
     for case in cases(family):
         refusal = ""
         try:
-            spec = DecoderSpec.from_config(changed(case))
+            spec = read_decoder(changed(case))
             assert sum(math.prod(shape) for _, shape in weight_shapes(spec)) > 0
             read += 1
         except QwispError as error:
@@ -78,7 +78,7 @@ def test_every_key_that_is_read_is_among_those_tried(family, monkeypatch):
 
     monkeypatch.setattr(Fields, "raw", seen)
     monkeypatch.setattr(Fields, "_integer", counted)
-    DecoderSpec.from_config(FAMILIES[family])
+    read_decoder(FAMILIES[family])
     tried = {key.rpartition("/")[2] for name in FAMILIES for key in keys_of(name)}
     assert asked - tried <= OTHERS
     assert len(asked) > 8
@@ -153,7 +153,7 @@ def test_a_death_is_told_with_its_case(monkeypatch):
 )
 def test_what_no_kernel_takes_is_named_with_its_numbers(family, key, value, what):
     with pytest.raises(BadConfig, match=re.escape(what)):
-        DecoderSpec.from_config(changed(Case(family, key, value)))
+        read_decoder(changed(Case(family, key, value)))
 
 
 @pytest.mark.parametrize("command", ["generate", "certify"])

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qwisp.engine.model.rope import Rotation
-from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import MORE_TINY, TINY, tiny_config
 from qwisp.engine.weights.loading import load_model
 from qwisp.engine.weights.random_weights import random_weights
@@ -257,7 +257,7 @@ def test_arithmetic_that_is_not_run_is_refused(name, keys):
     config = tiny_config(name)
     mixed = config | {"text_config": config["text_config"] | keys} if name == "hybrid" else {}
     with pytest.raises(BadConfig, match=next(iter(keys))):
-        DecoderSpec.from_config(mixed or config | keys)
+        read_decoder(mixed or config | keys)
 
 
 def test_pickled_weights_and_remote_code_are_never_run(tmp_path):
@@ -328,7 +328,7 @@ def test_any_config_is_read_or_refused(name, keys):
     inner = "text_config" in config and "text_config" not in keys
     mixed = config | {"text_config": config["text_config"] | keys} if inner else config | keys
     with contextlib.suppress(QwispError):  # anything else would fail the test
-        spec = DecoderSpec.from_config(mixed)
+        spec = read_decoder(mixed)
         for block in spec.blocks[:4]:
             if block.attention is not None and block.attention.rope.dims < 10_000:
                 Rotation(block.attention.rope)

@@ -12,7 +12,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.model.attention import KeyRange, Partial, combine, decode_lane, prefill_window
+from qwisp.engine.cache.buffers import KeyRange
+from qwisp.engine.model.attention import Partial, combine, decode_lane, prefill_window
 from qwisp.engine.model.ffn import Mixture, sum_in_order, top_k
 from qwisp.engine.model.gated_delta import walk
 from qwisp.engine.model.ops import Ops

@@ -5,17 +5,16 @@ import pytest
 from qwisp.engine.model.decoder import Decoder
 from qwisp.engine.model.linear import linear
 from qwisp.engine.model.ops import QuantizedWeight
-from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import tiny_config
-from qwisp.engine.weights.random_packed import random_packed_weights
-from qwisp.engine.weights.random_weights import weight_shapes
+from qwisp.engine.weights.random_weights import random_packed_weights, weight_shapes
 
 pytestmark = pytest.mark.mlx
 
 
 @pytest.fixture(scope="module")
 def packed():
-    spec = DecoderSpec.from_config(tiny_config("hybrid_moe"))
+    spec = read_decoder(tiny_config("hybrid_moe"))
     return spec, random_packed_weights(spec, 0, "float32", min_rows=64)
 
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 
 from qwisp.engine.proof.certificate_runs import CHUNK_TOKENS
-from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import tiny_config
 from qwisp.engine.weights.loading import load_model
 from qwisp.errors import BadConfig
@@ -69,7 +69,7 @@ def test_what_is_no_config_is_refused(tmp_path):
 @pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)
 def test_a_bundled_shape_is_one_the_engine_runs(path):
     config = json.loads(path.read_text())
-    spec = DecoderSpec.from_config(config)
+    spec = read_decoder(config)
     windows = {b.layer.window_tokens for b in spec.blocks if isinstance(b.layer, SlidingWindow)}
     expected = {"sliding_300": {300}, "sliding_1024": {1024}}.get(path.stem, set())
     assert windows == expected
@@ -85,5 +85,5 @@ def test_the_shapes_are_the_kinds_they_are_called():
         "sliding_300",
         "sliding_1024",
     }
-    one = DecoderSpec.from_config(json.loads(data_path("shapes", "one_key_head.json").read_text()))
+    one = read_decoder(json.loads(data_path("shapes", "one_key_head.json").read_text()))
     assert {(b.layer.kv_heads, b.attention.heads) for b in one.blocks} == {(1, 6)}

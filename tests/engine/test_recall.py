@@ -14,6 +14,7 @@ import pytest
 
 from qwisp.engine.cache.buffers import Recurrent, Ring, Rows
 from qwisp.engine.clients import Request
+from qwisp.engine.model.ops import Ops
 from qwisp.engine.proof.hostile import HostileOps
 from qwisp.engine.proof.recall_run import recall_in_a_crowd
 from qwisp.engine.spec.identity import Safeguards
@@ -54,6 +55,7 @@ def answered(
     *,
     after_move: Callable[[Hand, int, int], None] = lambda hand, source, target: None,
     safeguards: Safeguards | None = None,
+    ops: Ops | None = None,
 ) -> Hand:
     """Answer all questions in eight lanes, each restored from a blob, moved and paused on the way.
 
@@ -67,7 +69,7 @@ def answered(
         f"recall_{kind}",
         rows,
         requests,
-        ops=HostileOps(),
+        ops=ops or HostileOps(),
         poisons=True,
         chunk=CHUNK,
         safeguards=safeguards,
@@ -154,7 +156,7 @@ def mix_lanes(hand: Hand, source: int, target: int) -> None:
 )
 def test_a_move_gone_wrong_is_seen(kind, fault):
     questions = asked(kind, TOKENS)
-    counts = right(answered(kind, questions, after_move=fault), questions)
+    counts = right(answered(kind, questions, after_move=fault, ops=Ops()), questions)
     assert max(counts[1:]) < REPLY, "every lane moved, so every lane must have lost its way"
 
 
@@ -170,7 +172,7 @@ def test_a_wrapped_ring_that_is_laid_out_anew_is_seen():
 def test_a_zeroed_state_means_nothing_to_attention():
     """The answer lives in rows alone, so losing the state loses nothing."""
     questions = asked("kv", TOKENS)
-    counts = right(answered("kv", questions, after_move=zero_state), questions)
+    counts = right(answered("kv", questions, after_move=zero_state, ops=Ops()), questions)
     assert counts == [REPLY] * LANES
 
 

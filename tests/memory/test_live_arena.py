@@ -6,6 +6,7 @@ import gc
 
 import pytest
 
+from qwisp.engine.spec.families import read_decoder
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.session_bytes import SessionBytes
@@ -16,7 +17,6 @@ mx = pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.mlx
 
 from qwisp.engine.cache.arena import Arena, ArenaPlan  # noqa: E402
-from qwisp.engine.spec.decoder_spec import DecoderSpec  # noqa: E402
 from qwisp.engine.spec.tiny import TINY  # noqa: E402
 
 CHUNK = 64
@@ -36,7 +36,7 @@ def allocate(name: str, sessions: list[int]) -> tuple[Arena, int]:
     """Return an arena and what MLX's own counter says that it took."""
     before = mx.get_active_memory()
     plan = ArenaPlan.of_sessions(sessions, CHUNK)
-    arena = Arena(DecoderSpec.from_config(TINY[name]), plan, "bfloat16")
+    arena = Arena(read_decoder(TINY[name]), plan, "bfloat16")
     return arena, mx.get_active_memory() - before
 
 

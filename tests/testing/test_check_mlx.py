@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from qwisp.engine.build import open_engine
+from qwisp.engine.cache.buffers import BLOCK, KeyRange
 from qwisp.engine.clients import Request, Script
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.model import mixers
-from qwisp.engine.model.attention import BLOCK, KeyRange
 from qwisp.engine.model.mixers import Attention
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.proof.hostile import HostileOps
-from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import tiny_config
-from qwisp.engine.weights.loading import LoadedModel, made_model
+from qwisp.engine.weights.loaded import LoadedModel, made_model
 from qwisp.engine.weights.random_weights import random_weights
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.row_space import RowSpace
@@ -50,7 +50,7 @@ CONFIG = tiny_config("llama") | {
 
 @cache
 def model() -> LoadedModel:
-    spec = DecoderSpec.from_config(CONFIG)
+    spec = read_decoder(CONFIG)
     return made_model("small", CONFIG, spec, random_weights(spec, 0, "float32"), "float32")
 
 

@@ -14,18 +14,9 @@ import mlx.core as mx
 
 from qwisp.engine.cache.buffers import Recurrent, Ring, Rows
 from qwisp.engine.spec.decoder_spec import DecoderSpec
-from qwisp.errors import BadInput
+from qwisp.engine.spec.dtypes import mlx_dtype
 from qwisp.scheduling.contract import Place
 from qwisp.spec.layers import GatedDelta, SlidingWindow
-
-_DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
-
-
-def mlx_dtype(name: str) -> mx.Dtype:
-    """Return MLX's type of that name."""
-    if name not in _DTYPES:
-        raise BadInput(f"type {name!r} is not run", f"use one of {', '.join(_DTYPES)}")
-    return _DTYPES[name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

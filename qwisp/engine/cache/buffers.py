@@ -6,12 +6,41 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from qwisp.engine.model.attention import KeyRange
 from qwisp.scheduling.contract import Place
 from qwisp.spec.layers import FullAttention, GatedDelta, SlidingWindow
 
 COPY_ROWS = 1024
 """The largest temporary of a move or restore, in rows of one layer."""
+
+BLOCK = 256
+"""Keys that attention sums at a time."""
+
+
+class KeyRange(NamedTuple):
+    """Rows `[base, base + count)` of buffers `[G, rows, D]` that a lane may read."""
+
+    k: mx.array
+    v: mx.array
+    base: int
+    count: int
+
+    def blocks(self, first: int, num_blocks: int) -> tuple[mx.array, mx.array]:
+        """Return blocks `[G, num_blocks, 256, D]` of keys and values in fp32, zeros past `count`.
+
+        Rows past `count` are somebody else's, or nobody's: they are not read at all, because zero
+        times NaN is NaN.
+        """
+        begin = self.base + first * BLOCK
+        end = min(begin + num_blocks * BLOCK, self.base + self.count)
+        return tuple(_blocked(x, begin, max(begin, end), num_blocks) for x in (self.k, self.v))
+
+
+def _blocked(x: mx.array, begin: int, end: int, num_blocks: int) -> mx.array:
+    rows = x[:, begin:end].astype(mx.float32)
+    missing = num_blocks * BLOCK - (end - begin)
+    if missing:
+        rows = mx.pad(rows, [(0, 0), (0, missing), (0, 0)])
+    return rows.reshape(x.shape[0], num_blocks, BLOCK, x.shape[-1])
 
 
 class KvCopy(NamedTuple):

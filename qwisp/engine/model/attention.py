@@ -13,9 +13,8 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 
+from qwisp.engine.cache.buffers import BLOCK, KeyRange
 from qwisp.engine.model.ops import Ops
-
-BLOCK = 256
 
 
 class Partial(NamedTuple):
@@ -24,33 +23,6 @@ class Partial(NamedTuple):
     m: mx.array
     l: mx.array  # noqa: E741  the letter of the formula
     o: mx.array
-
-
-class KeyRange(NamedTuple):
-    """Rows `[base, base + count)` of buffers `[G, rows, D]` that a lane may read."""
-
-    k: mx.array
-    v: mx.array
-    base: int
-    count: int
-
-    def blocks(self, first: int, num_blocks: int) -> tuple[mx.array, mx.array]:
-        """Return blocks `[G, num_blocks, 256, D]` of keys and values in fp32, zeros past `count`.
-
-        Rows past `count` are somebody else's, or nobody's: they are not read at all, because zero
-        times NaN is NaN.
-        """
-        begin = self.base + first * BLOCK
-        end = min(begin + num_blocks * BLOCK, self.base + self.count)
-        return tuple(_blocked(x, begin, max(begin, end), num_blocks) for x in (self.k, self.v))
-
-
-def _blocked(x: mx.array, begin: int, end: int, num_blocks: int) -> mx.array:
-    rows = x[:, begin:end].astype(mx.float32)
-    missing = num_blocks * BLOCK - (end - begin)
-    if missing:
-        rows = mx.pad(rows, [(0, 0), (0, missing), (0, 0)])
-    return rows.reshape(x.shape[0], num_blocks, BLOCK, x.shape[-1])
 
 
 def partials(ops: Ops, q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None) -> Partial:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import mlx.core as mx
 
-from qwisp.engine.cache.arena import Arena, mlx_dtype
-from qwisp.engine.model.ffn import Dense, Mixture
+from qwisp.engine.cache.arena import Arena
+from qwisp.engine.model.ffn import Dense, Mixture, Twin
 from qwisp.engine.model.gated_delta import GatedDeltaBlock
-from qwisp.engine.model.linear import Weights, embedding, linear
+from qwisp.engine.model.linear import Norm, Weights, embedding, linear
 from qwisp.engine.model.mixers import Attention
-from qwisp.engine.model.norms import Norm
 from qwisp.engine.model.per_layer import LayerGate, LayerInputs
 from qwisp.engine.model.step import Context, Step, Window
-from qwisp.engine.model.twin_ffn import Twin
 from qwisp.engine.spec.decoder_spec import DecoderSpec, DenseFfn, Ffn, MoeFfn, TwinFfn
+from qwisp.engine.spec.dtypes import mlx_dtype
 from qwisp.spec.layers import GatedDelta
 
 FP16_MAX = 65504.0

@@ -6,8 +6,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from qwisp.engine.cache.buffers import Recurrent
-from qwisp.engine.model.linear import Weights, linear
-from qwisp.engine.model.norms import Norm
+from qwisp.engine.model.linear import Norm, Weights, linear
 from qwisp.engine.model.step import Context, Step, Window
 from qwisp.engine.spec.decoder_spec import Block, DecoderSpec
 from qwisp.spec.layers import GatedDelta

@@ -1,4 +1,4 @@
-"""Linear maps, expert stacks and the embedding, plain or affine-quantised, from named weights."""
+"""Linear maps, expert stacks, embedding and norms, plain or affine-quantised, by weight name."""
 
 from __future__ import annotations
 
@@ -115,3 +115,20 @@ def embedding(weights: Weights, name: str, hidden: int) -> Embedding:
     """Return the table `name` of `[vocab, hidden]`."""
     packed = _quantized(weights, name, hidden)
     return Embedding(packed or _named(weights, f"{name}.weight"))
+
+
+class Norm:
+    """`x / rms(x) * (offset + weight)`."""
+
+    __slots__ = ("eps", "weight")
+
+    def __init__(self, weights: Weights, name: str, eps: float, offset: float = 0.0) -> None:
+        weight = weights.get(f"{name}.weight")
+        if weight is None:
+            raise BadInput(f"weight {name}.weight is missing", "use a complete checkpoint")
+        self.weight = weight + offset if offset else weight
+        self.eps = eps
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """Return the same shape and type."""
+        return mx.fast.rms_norm(x, self.weight, self.eps)

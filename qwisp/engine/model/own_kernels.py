@@ -10,8 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from qwisp.engine.cache.buffers import Ring, Rows
-from qwisp.engine.model.attention import BLOCK
+from qwisp.engine.cache.buffers import BLOCK, Ring, Rows
 from qwisp.engine.model.kernels import kernel_text
 from qwisp.engine.model.step import Step
 from qwisp.errors import NotInstalled

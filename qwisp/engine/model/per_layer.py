@@ -5,8 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 
 from qwisp.engine.model.ffn import activate
-from qwisp.engine.model.linear import Weights, embedding, linear
-from qwisp.engine.model.norms import Norm
+from qwisp.engine.model.linear import Norm, Weights, embedding, linear
 from qwisp.engine.model.step import Context
 from qwisp.engine.spec.decoder_spec import DecoderSpec
 

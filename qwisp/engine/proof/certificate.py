@@ -13,7 +13,7 @@ from qwisp.engine.proof.certificate_evidence import Evidence, Missing
 from qwisp.engine.proof.certificate_runs import CASES, CHUNK_TOKENS, TOKENS, Case, Runs
 from qwisp.engine.proof.trail import Parting, Trail, first_parting, ulps
 from qwisp.engine.spec.identity import Identity, Safeguards
-from qwisp.engine.weights.loading import LoadedModel
+from qwisp.engine.weights.loaded import LoadedModel
 from qwisp.errors import BadInput
 from qwisp.spec.layers import FullAttention, GatedDelta, SlidingWindow
 

@@ -16,8 +16,7 @@ import mlx.core as mx
 import numpy as np
 
 from qwisp.engine.cache.arena import Arena
-from qwisp.engine.cache.buffers import Ring, Rows
-from qwisp.engine.model.attention import BLOCK
+from qwisp.engine.cache.buffers import BLOCK, Ring, Rows
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.model.step import Lane, Step, Window
 from qwisp.engine.proof.certificate_evidence import Watched

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 
 from qwisp.engine.cache.arena import Arena
-from qwisp.engine.cache.buffers import Ring
-from qwisp.engine.model.attention import BLOCK
+from qwisp.engine.cache.buffers import BLOCK, Ring
 from qwisp.engine.model.decoder import Decoder
 from qwisp.engine.model.ffn import SORT_FROM
 from qwisp.engine.model.step import Context, Step, Window

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from qwisp.engine.build import Engine, open_engine
+from qwisp.engine.cache.buffers import BLOCK
 from qwisp.engine.clients import Reply, Request, Script
-from qwisp.engine.model.attention import BLOCK
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.proof.certificate_definition import DefinitionTap
 from qwisp.engine.proof.certificate_evidence import Evidence, Watched
@@ -17,7 +17,7 @@ from qwisp.engine.proof.hostile import HostileOps
 from qwisp.engine.proof.trail import Trail
 from qwisp.engine.sampling import Sampling
 from qwisp.engine.spec.identity import Identity
-from qwisp.engine.weights.loading import LoadedModel
+from qwisp.engine.weights.loaded import LoadedModel
 from qwisp.scheduling.contract import Admit, Capture, End, Grant, Place, Restore, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout

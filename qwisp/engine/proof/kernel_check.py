@@ -1,4 +1,4 @@
-"""Own kernels held against their numpy definitions, bit for bit, on the device that runs them."""
+"""The device MLX runs on, and own kernels held there against their numpy definitions, by bits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from qwisp.engine.cache.buffers import Rows
 from qwisp.engine.model.kernels import kernel_text
+from qwisp.engine.model.own_kernels import OwnKernels, gpu_backend
 from qwisp.engine.model.step import Lane, Step
 from qwisp.scheduling.contract import Place
 from qwisp.spec.layers import FullAttention
@@ -113,3 +114,27 @@ def definition(name: str) -> SimpleNamespace:
 
 def _public(namespace: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in namespace.items() if not key.startswith("__")}
+
+
+class Device(NamedTuple):
+    """The device and its backend: `cpu`, `metal` or `cuda`; `works` says that it multiplied."""
+
+    name: str
+    backend: str
+    mlx_version: str
+    works: bool
+
+
+def this_device() -> Device:
+    """Return the default device, tried with one small product."""
+    try:
+        works = mx.array_equal(mx.eye(8) @ mx.eye(8), mx.eye(8)).item()
+    except RuntimeError:
+        works = False
+    name = str(mx.default_device()).removeprefix("Device").strip("()")
+    return Device(name, gpu_backend() or "cpu", mx.__version__, bool(works))
+
+
+def kernel_findings() -> list[Finding]:
+    """Return a finding per own kernel and case on this GPU; none on a CPU, which has none."""
+    return check_kernels(OwnKernels()) if gpu_backend() else []

@@ -12,7 +12,8 @@ import mlx.core as mx
 from qwisp.engine.build import arena_plan
 from qwisp.engine.cache.arena import Arena, ArenaPlan
 from qwisp.engine.spec.tiny import MORE_TINY, TINY
-from qwisp.engine.weights.loading import LoadedModel, load_model
+from qwisp.engine.weights.loaded import LoadedModel
+from qwisp.engine.weights.loading import load_model
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.reconcile import Reconciled

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from qwisp.engine.spec.decoder_spec import DecoderSpec
-from qwisp.engine.weights.loading import TINY_PREFIX, LoadedModel
+from qwisp.engine.spec.families import read_decoder
+from qwisp.engine.weights.loaded import LoadedModel
+from qwisp.engine.weights.loading import TINY_PREFIX
 from qwisp.engine.weights.random_weights import random_weights
 from qwisp.errors import NotInstalled
 
@@ -75,7 +76,7 @@ def _peer(model: LoadedModel, seed: int):
         raise NotInstalled(f"mlx-lm does not read this model: {error}", "compare another") from None
     config = {key: value for key, value in model.config.items() if key != "dtype"}
     peer = module.Model(module.ModelArgs.from_dict(copy.deepcopy(config)))
-    weights = random_weights(DecoderSpec.from_config(model.config), seed, model.dtype)
+    weights = random_weights(read_decoder(model.config), seed, model.dtype)
     peer.load_weights(list(weights.items()))
     peer.eval()
     return peer

@@ -9,11 +9,7 @@ import mlx.core as mx
 import numpy as np
 
 from qwisp.engine.model.step import Context
-
-
-def raw_words(x: mx.array) -> np.ndarray:
-    """Return the bits of an array as unsigned words of its own size, copied."""
-    return np.array(x.view(mx.uint32 if x.dtype.size == 4 else mx.uint16))
+from qwisp.engine.spec.dtypes import raw_words
 
 
 @dataclass(slots=True)

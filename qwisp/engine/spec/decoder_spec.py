@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from qwisp.engine.model.rope import Rope
-from qwisp.engine.spec.geometry import check_geometry
-from qwisp.errors import BadConfig
-from qwisp.spec.fields import Fields
+from qwisp.engine.spec.rope import Rope
 from qwisp.spec.layers import FullAttention, GatedDelta, SlidingWindow
-from qwisp.spec.model import ModelSpec
 
 Activation = Literal["silu", "gelu_tanh"]
 
@@ -112,31 +107,3 @@ class DecoderSpec:
     per_layer_vocab: int = 0
     has_layer_scalar: bool = False
     clips_residual: bool = False
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> DecoderSpec:
-        """Return the decoder of a Hugging Face config dict.
-
-        Raises `BadConfig` naming the family, key or size that this engine does not run.
-
-        >>> spec = DecoderSpec.from_config({"model_type": "llama", "hidden_size": 64,
-        ...     "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
-        ...     "vocab_size": 256, "rms_norm_eps": 1e-5})
-        >>> spec.blocks[0].attention.rope.dims, spec.blocks[0].ffn.intermediate
-        (16, 128)
-        """
-        from qwisp.engine.spec.families import READERS
-
-        inner = config.get("text_config")
-        is_nested = isinstance(inner, Mapping)
-        f = Fields({**config, **inner}) if is_nested else Fields(config)
-        family = f.text("model_type")
-        if family not in READERS:
-            raise BadConfig(
-                f"family {family[:40]} is not run by the lane engine",
-                f"use one of {', '.join(sorted(READERS))}",
-                key="model_type",
-            )
-        spec = READERS[family](ModelSpec.from_config(config), f, is_nested=is_nested)
-        check_geometry(spec)
-        return spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qwisp.engine.model.rope import ProportionalScaling, Rope, YarnScaling
+from qwisp.engine.spec.rope import ProportionalScaling, Rope, YarnScaling
 from qwisp.errors import BadConfig
 from qwisp.spec.layers import GatedDelta
 

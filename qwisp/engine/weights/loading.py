@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 
-from qwisp.engine.cache.arena import mlx_dtype
-from qwisp.engine.model.decoder import Decoder
-from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.dtypes import mlx_dtype
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import tiny_config
 from qwisp.engine.weights.checkpoint import read_checkpoint
 from qwisp.engine.weights.hub_cache import find_in_cache, is_hub_name
-from qwisp.engine.weights.random_packed import UNPACKED, random_packed_weights
-from qwisp.engine.weights.random_weights import random_weights
-from qwisp.engine.weights.weight_bytes import resident_bytes
+from qwisp.engine.weights.loaded import LoadedModel, made_model
+from qwisp.engine.weights.random_weights import UNPACKED, random_packed_weights, random_weights
 from qwisp.errors import BadConfig, BadInput
 from qwisp.spec.data_files import data_path
-from qwisp.spec.model import ModelSpec, load_json
+from qwisp.spec.model import load_json
 
 TINY_PREFIX = "tiny"
 RANDOM_PREFIX = "random"
 SMOLLM2 = "smollm2"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """A decoder with its weights, and the config both its descriptions were read from.
-
-    `folder` is where its tokenizer may lie, `weight_bytes` what its weights should occupy, computed
-    from the checkpoint's shapes before anything was allocated. `skipped` counts weights of other
-    towers and heads beside the language model, by the first part of their names.
-    """
-
-    name: str
-    config: Mapping[str, Any]
-    spec: ModelSpec
-    decoder: Decoder
-    dtype: str
-    weight_bytes: int
-    folder: Path | None = None
-    skipped: Mapping[str, int] = field(default_factory=dict)
 
 
 def load_model(source: str | Path, *, dtype: str | None = None, seed: int = 0) -> LoadedModel:
@@ -92,35 +70,9 @@ def find_folder(text: str) -> Path:
     )
 
 
-def made_model(
-    name: str,
-    config: Mapping[str, Any],
-    spec: DecoderSpec,
-    weights: Mapping[str, mx.array],
-    dtype: str,
-    *,
-    folder: Path | None = None,
-    skipped: Mapping[str, int] | None = None,
-) -> LoadedModel:
-    """Return a model of weights that lie in memory or will once they are asked for."""
-    predicted = resident_bytes(spec, weights, dtype)
-    decoder = Decoder(spec, weights, dtype)
-    mx.eval(decoder.arrays)
-    return LoadedModel(
-        name=name,
-        config=config,
-        spec=ModelSpec.from_config({**config, "dtype": dtype}, name=name),
-        decoder=decoder,
-        dtype=dtype,
-        weight_bytes=predicted,
-        folder=folder,
-        skipped=skipped or {},
-    )
-
-
 def _tiny(name: str, dtype: str, seed: int) -> LoadedModel:
     config = {**tiny_config(name), "dtype": dtype}
-    spec = DecoderSpec.from_config(config)
+    spec = read_decoder(config)
     weights = random_weights(spec, seed, dtype)
     return made_model(f"tiny:{name}", config, spec, weights, dtype)
 
@@ -135,7 +87,7 @@ def _random(text: str, dtype: str | None, seed: int) -> LoadedModel:
     fields = {**config, **inner} if isinstance(inner, Mapping) else config
     kept = dtype or fields.get("dtype") or fields.get("torch_dtype") or "bfloat16"
     mlx_dtype(kept)
-    spec = DecoderSpec.from_config(config)
+    spec = read_decoder(config)
     stated = config.get("quantization")
     packing = {"min_rows": UNPACKED}
     if isinstance(stated, Mapping):
@@ -149,7 +101,7 @@ def _from_folder(folder: Path, dtype: str | None, *, name: str) -> LoadedModel:
     config, path = load_json(folder, "config.json")
     if not isinstance(config, Mapping):
         raise BadConfig(f"{path} holds no JSON object", "give a Hugging Face config.json")
-    spec = DecoderSpec.from_config(config)
+    spec = read_decoder(config)
     found = read_checkpoint(path.parent, config, spec)
     kept = dtype or _main_type(found.weights)
     weights = {name: _as_type(name, array, kept) for name, array in found.weights.items()}

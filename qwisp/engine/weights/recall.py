@@ -17,6 +17,7 @@ import mlx.core as mx
 import numpy as np
 
 from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.text.recall_text import KINDS, NUM_FACTS, RING_WINDOW, VOCAB, Kind
 from qwisp.engine.weights.weight_shapes import weight_shapes
 from qwisp.spec.data_files import data_path
@@ -35,7 +36,7 @@ def build(kind: Kind) -> tuple[dict[str, Any], dict[str, mx.array]]:
     Embedding and output map hold -1, 0 and 1 and are packed in two bits, which is exact.
     """
     config = _config(kind)
-    spec = DecoderSpec.from_config(config)
+    spec = read_decoder(config)
     offset = spec.norm_offset
     w = {
         name: np.full(shape, 1.0 - offset if "norm" in name else 0.0, np.float32)

@@ -14,11 +14,11 @@ import mlx.core as mx
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from qwisp.engine.cache.arena import mlx_dtype
-from qwisp.engine.spec.decoder_spec import DecoderSpec
+from qwisp.engine.spec.dtypes import mlx_dtype
+from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.text.chat_template import ChatTemplate
 from qwisp.engine.text.tokenizer import Tokenizer
-from qwisp.engine.weights.loading import LoadedModel, made_model
+from qwisp.engine.weights.loaded import LoadedModel, made_model
 from qwisp.errors import BadInput, NotInstalled
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -58,7 +58,7 @@ def load_smollm2(dtype: str) -> LoadedModel:
     path = find_smollm2()
     weights, meta = _read(path)
     config = _config(meta)
-    spec = DecoderSpec.from_config(config)
+    spec = read_decoder(config)
     named: dict[str, mx.array] = {}
     for name, array in weights.items():
         new = name

@@ -10,7 +10,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.model.attention import KeyRange, decode_lane
+from qwisp.engine.cache.buffers import KeyRange
+from qwisp.engine.model.attention import decode_lane
 from qwisp.engine.model.gated_delta import delta_step
 from qwisp.engine.model.ops import Ops
 

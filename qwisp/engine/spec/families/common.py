@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from qwisp.engine.model.rope import (
+from qwisp.engine.spec.decoder_spec import DenseFfn, MoeFfn
+from qwisp.engine.spec.geometry import FP32_RANGE
+from qwisp.engine.spec.rope import (
     Llama3Scaling,
     LongScaling,
     ProportionalScaling,
@@ -14,8 +16,6 @@ from qwisp.engine.model.rope import (
     Scaling,
     YarnScaling,
 )
-from qwisp.engine.spec.decoder_spec import DenseFfn, MoeFfn
-from qwisp.engine.spec.geometry import FP32_RANGE
 from qwisp.errors import BadConfig
 from qwisp.spec.fields import Fields
 from qwisp.spec.layers import FullAttention, GatedDelta, Layer, SlidingWindow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from qwisp.engine.model.rope import Rope
 from qwisp.engine.spec.decoder_spec import AttentionRule, Block, DecoderSpec, DenseFfn
 from qwisp.engine.spec.families.common import (
     check_word,
@@ -13,6 +12,7 @@ from qwisp.engine.spec.families.common import (
     refuse,
     switch,
 )
+from qwisp.engine.spec.rope import Rope
 from qwisp.spec.families.common import full_by_types
 from qwisp.spec.fields import Fields
 from qwisp.spec.model import ModelSpec

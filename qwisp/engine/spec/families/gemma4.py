@@ -3,7 +3,6 @@ a dense block, caches that later blocks share, an input of every layer's own."""
 
 from __future__ import annotations
 
-from qwisp.engine.model.rope import ProportionalScaling, Rope
 from qwisp.engine.spec.decoder_spec import AttentionRule, Block, DecoderSpec, DenseFfn, TwinFfn
 from qwisp.engine.spec.families.common import (
     check_top_k,
@@ -14,6 +13,7 @@ from qwisp.engine.spec.families.common import (
     read_rope,
     switch,
 )
+from qwisp.engine.spec.rope import ProportionalScaling, Rope
 from qwisp.spec.families.common import full_by_types
 from qwisp.spec.fields import Fields
 from qwisp.spec.layers import Shared
