@@ -104,10 +104,14 @@ needs_smollm2 = pytest.mark.skipif(
 
 
 @needs_smollm2
-def test_the_facts_of_a_real_model_hold_its_stop_and_its_time(capsys, tmp_path):
+def test_a_real_model_answers_and_its_facts_hold_its_stop_and_its_time(capsys, tmp_path):
     path = tmp_path / "run.jsonl"
     words = ("--model", "smollm2", "--prompt", "What is the capital of France?", "--max-new", "16")
-    assert run(capsys, *words, "--facts", str(path))[0] == 0
+    code, out, err = run(capsys, *words, "--facts", str(path))
+    assert code == 0
+    assert "Paris" in out
+    assert "<|" not in out
+    assert "37 prompt" in err
     _, ask, stop = map(json.loads, path.read_text().splitlines())
     assert (ask["kind"], ask["prompt_tokens"], stop["kind"]) == ("ask", 37, "stop")
     assert 0 <= ask["time_s"] < stop["time_s"] < 600
@@ -116,16 +120,6 @@ def test_the_facts_of_a_real_model_hold_its_stop_and_its_time(capsys, tmp_path):
     early = stop | {"round": stop["round"] - 1}
     path.write_text("\n".join([*path.read_text().splitlines()[:2], json.dumps(early)]))
     assert replayed(path, capsys)[0] == 1
-
-
-@needs_smollm2
-def test_smollm2_answers_a_plain_question(capsys):
-    question = ("--model", "smollm2", "--prompt", "What is the capital of France?")
-    code, out, err = run(capsys, *question, "--max-new", "16")
-    assert code == 0
-    assert "Paris" in out
-    assert "<|" not in out
-    assert "37 prompt" in err
 
 
 @pytest.mark.parametrize(
