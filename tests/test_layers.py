@@ -16,7 +16,7 @@ ROOT = Path(qwisp.__file__).parents[1]
 LAYERS = [
     {"units", "errors", "receipts"},
     {"spec", "trace"},
-    {"memory", "context_rule", "cost", "scheduling"},
+    {"memory", "context_rule", "cost", "scheduling", "policies"},
     {"sim", "engine"},
     {"study", "probe", "planner", "sweep", "testing", "facts"},
     {"charts", "report"},
@@ -32,8 +32,8 @@ ONLY_IN = {
 }
 # Decisions must replay: the scheduler sees no clock, no chance, no files, no arrays, and of bytes
 # only the numbers it is given.
-NOT_IN_SCHEDULING = {"time", "datetime", "random", "os", "threading"}
-NOT_IN_SCHEDULING |= {"numpy", "polars", "memory", "cost", "spec", "trace"}
+NOT_IN_SCHEDULING = {"time", "datetime", "random", "os", "pathlib", "pkgutil", "threading"}
+NOT_IN_SCHEDULING |= {"numpy", "polars", "memory", "cost", "spec", "trace", "policies"}
 
 
 def imported_modules(source: str) -> set[str]:
@@ -96,6 +96,9 @@ def test_imports_point_left_only(path: Path) -> None:
     [
         ("scheduling", "import time"),
         ("scheduling", "from qwisp.memory import footprint"),
+        ("scheduling", "from qwisp import policies"),
+        ("scheduling", "import pkgutil"),
+        ("scheduling", "from pathlib import Path"),
         ("scheduling", "def f():\n    from qwisp.sim import metrics"),
         ("sim", "import qwisp.engine.cache.arena"),
         ("engine", "from qwisp import sim"),

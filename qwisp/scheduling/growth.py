@@ -6,28 +6,19 @@ stream resumes or ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
-from qwisp.scheduling.contract import Move, Operation, Pause, Place, Resume
+from qwisp.scheduling.contract import PLAN, Move, Operation, Pause, Place, Resume
 from qwisp.scheduling.decoders import Decoders
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.stream import DECODE, PAUSED, Stream
 
 
 class Growth:
-    """The paused streams, the cramped ones, and the places that moves have left.
-
-    `note(kind, stream, slot)` logs a decision; `end_full(stream)` ends a stream for which no larger
-    session exists.
-    """
+    """The paused streams, the cramped ones, and the places that moves have left."""
 
     def __init__(
-        self,
-        space: RowSpace,
-        decoders: Decoders,
-        step_tokens: int,
-        note: Callable[[str, Stream, int], None],
-        end_full: Callable[[Stream], None],
+        self, space: RowSpace, decoders: Decoders, step_tokens: int, log: list[tuple]
     ) -> None:
         self.paused: list[Stream] = []
         self.cramped: list[Stream] = []
@@ -36,64 +27,73 @@ class Growth:
         self._grows = space.layout.grows
         self._decoders = decoders
         self._step_tokens = step_tokens
-        self._note = note
-        self._end_full = end_full
+        self._log = log
+        self._index = 0
+        self._resumes: list[Operation] = []
+        self._moves: list[Operation] = []
+        self._pauses: list[Operation] = []
 
     def holds_end(self, stream: Stream) -> bool:
         """Whether its place holds the end of its reply: then it never moves or pauses."""
         end = stream.prompt_tokens + stream.cap_tokens + self._step_tokens
         return not self._grows or end <= stream.place.context_tokens
 
-    def make_room(self) -> list[Operation]:
-        """Resume, then keep, move, pause or end what has outgrown its session; sweep until calm."""
-        resumes: list[Operation] = []
-        moves: list[Operation] = []
-        pauses: list[Operation] = []
+    def make_room(self, index: int) -> Iterator[Stream]:
+        """Resume, then keep, move or pause what has outgrown its session; sweep until calm.
+
+        Yields every stream for which no larger session exists: end it before going on, as its rows
+        may serve the next one. `ops` has the operations afterwards.
+        """
+        self._index = index
+        self._resumes, self._moves, self._pauses = [], [], []
         self._release_left()
         while True:
-            resumes += self._resume_paused()
+            self._resume_paused()
             ended = False
             for stream in sorted(self.cramped, key=_seq):
-                ended |= self._move_or_pause(stream, moves, pauses)
+                if stream.state == DECODE and not self._move_or_pause(stream):
+                    ended = True
+                    yield stream
             self.cramped = []
             if not ended:
                 break
         if not self.paused:
             self._release_left()
-        return resumes + moves + pauses
 
-    def _resume_paused(self) -> list[Operation]:
-        resumed: list[Operation] = []
+    def ops(self) -> list[Operation]:
+        """Return the operations of the last `make_room`, in the order of a round."""
+        return self._resumes + self._moves + self._pauses
+
+    def _resume_paused(self) -> None:
         for stream in list(self.paused):
             target = self._larger_place(stream)
             if target is None:
                 continue
             source, rows = stream.place, stream.length(0) - 1
             self.paused.remove(stream)
-            resumed.append(Resume(stream.id, source, target, rows))
+            self._resumes.append(Resume(stream.id, source, target, rows))
             self._settle_in(stream, target, "resume")
             self._decoders.join(stream)
-        return resumed
 
-    def _move_or_pause(self, stream: Stream, moves: list, pauses: list) -> bool:
-        """Place one cramped stream; True when it had to end."""
-        if stream.state != DECODE:
-            return False
+    def _move_or_pause(self, stream: Stream) -> bool:
+        """Place one cramped stream; False where no session is larger than its own."""
         target = self._larger_place(stream)
         if target is not None:
             rows = stream.length(self._decoders.steps) - 1
-            moves.append(Move(stream.id, stream.place, target, rows))
+            self._moves.append(Move(stream.id, stream.place, target, rows))
             self._settle_in(stream, target, "move")
             self._decoders.watch(stream)
         elif self._space.exists_larger(stream.place):
             self._decoders.leave(stream, PAUSED)
             self.paused.append(stream)
-            pauses.append(Pause(stream.id))
+            self._pauses.append(Pause(stream.id))
             self._note("pause", stream, stream.place.slot)
         else:
-            self._end_full(stream)
-            return True
-        return False
+            return False
+        return True
+
+    def _note(self, kind: str, stream: Stream, slot: int) -> None:
+        self._log.append((self._index, PLAN, kind, stream.id, (slot,)))
 
     def _larger_place(self, stream: Stream) -> Place | None:
         length = stream.length(self._decoders.steps)

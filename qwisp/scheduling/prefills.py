@@ -19,8 +19,6 @@ class Prefills(deque[Stream]):
         self._chunking = Chunking(settings.chunk_tokens, settings.chunk_rule)
         self._budget_tokens = settings.budget_tokens
         self.begun: list[tuple[Stream, int]] = []  # this round's unfinished prompts and tokens
-        # Where a prompt must pause to be captured; None: at its end only.
-        self.stop_of: Callable[[Stream], int | None] | None = None
 
     def add(self, stream: Stream, start: int) -> bool:
         """Queue a prompt from token `start`; False when nothing is left to prefill."""
@@ -31,12 +29,14 @@ class Prefills(deque[Stream]):
         self.append(stream)
         return True
 
-    def grant(self, running: int) -> tuple[list[Grant], list[Stream], int]:
+    def grant(
+        self, running: int, stop_of: Callable[[Stream], int | None]
+    ) -> tuple[list[Grant], list[Stream], int]:
         """Return (grants of this round, streams they complete, how often it may repeat).
 
         The rest of the budget after `running` decoders goes to the oldest prompts. Budget 0 takes
-        one whole prompt a round. A prompt pauses where it is captured. Only a single unfinished,
-        aligned grant repeats.
+        one whole prompt a round. `stop_of` says where a prompt must pause to be captured, None at
+        its end only. Only a single unfinished, aligned grant repeats.
         """
         chunking, grants, completed = self._chunking, [], []
         atomic = self._budget_tokens == 0
@@ -46,7 +46,7 @@ class Prefills(deque[Stream]):
             if grants if atomic else left <= 0:
                 break
             start, end = stream.position, stream.prefill_end
-            stop = self.stop_of(stream) or end if self.stop_of is not None else end
+            stop = stop_of(stream) or end
             wanted = chunking.count(start, stop)
             if wanted <= left:
                 num_chunks, reached = wanted, stop

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qwisp.cost.offered import solo_e2e_ps
+from qwisp.policies import scheduler_for
 from qwisp.scheduling.drive import drive
-from qwisp.scheduling.row_space import RowSpace
-from qwisp.scheduling.scheduler import Scheduler
 from qwisp.sim.cost_executor import CostExecutor
 from qwisp.sim.record import RequestRecord
 
@@ -44,5 +43,5 @@ def longest_alone_ps(run: Run, ran: Sequence[RequestRecord], above_ps: int) -> i
 def alone_ps(run: Run, record: RequestRecord) -> int:
     """Return picoseconds from arrival to end of a request on an idle engine, nothing cached."""
     executor = CostExecutor([(0, record.ask, max(1, record.produced))], run.cost, run.size)
-    drive(Scheduler(RowSpace(run.layout, run.size), run.settings), executor)
+    drive(scheduler_for(run.layout, run.size, run.settings), executor)
     return executor.records[record.id].end_ps

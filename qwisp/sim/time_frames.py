@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from qwisp.scheduling.arena_rows import rows_bytes
+from qwisp.scheduling.contract import SETTLE
 
 if TYPE_CHECKING:
     from qwisp.sim.run import Run
@@ -71,7 +72,7 @@ def _times(run: Run, entries: list) -> np.ndarray:
     columns = run.executor.rounds.columns()
     index, begin, end = columns["index"], columns["begin_ps"], columns["end_ps"]
     at = np.searchsorted(index, np.array([e.round for e in entries], np.int64), side="right") - 1
-    settled = np.array([e.phase == 2 or e.kind == "decode" for e in entries])
+    settled = np.array([e.phase == SETTLE or e.kind == "decode" for e in entries])
     return np.where(settled, end[at], begin[at]) / PS if len(entries) else np.zeros(0)
 
 
