@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING
 
 from qwisp.errors import SchedulerBug
 from qwisp.scheduling.contract import Capture, Drop, Outcome, Restore, Round
-from qwisp.scheduling.prefix_plan import common_tokens, leading_keys, on_grid, plan_prefix
-from qwisp.scheduling.prefix_store import Entry, PrefixStore, Tier
+from qwisp.scheduling.prefix_store import (
+    Entry,
+    PrefixStore,
+    Tier,
+    common_tokens,
+    leading_keys,
+    on_grid,
+    plan_prefix,
+)
 
 if TYPE_CHECKING:
     from qwisp.scheduling.layout import SessionSize
-    from qwisp.scheduling.prefills import Prefills
+    from qwisp.scheduling.lines import Prefills
     from qwisp.scheduling.settings import Settings
     from qwisp.scheduling.stream import Stream
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from qwisp.errors import BadInput, ExecutorFault, QwispError, SchedulerBug
-from qwisp.scheduling.compaction import compact
 from qwisp.scheduling.contract import (
     ARRIVALS,
     DETAILS,
@@ -32,17 +31,15 @@ from qwisp.scheduling.contract import (
     make,
 )
 from qwisp.scheduling.decoders import Decoders
-from qwisp.scheduling.growth import Growth
-from qwisp.scheduling.prefills import Prefills
+from qwisp.scheduling.lines import Prefills, WaitingLine
+from qwisp.scheduling.moves import Growth, compact
 from qwisp.scheduling.prefixes import NoPrefixes, Prefixes
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.rules import Order, shipped_order
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.sizing import size_request
-from qwisp.scheduling.snapshot import Snapshot, check_streams, take_snapshot
+from qwisp.scheduling.snapshot import Snapshot, check_streams, explain, take_snapshot
 from qwisp.scheduling.stream import DECODE, OVER, PAUSED, PREFILL, WAITING, Stream
-from qwisp.scheduling.waiting import WaitingLine
-from qwisp.scheduling.why import explain
 
 
 class Scheduler:

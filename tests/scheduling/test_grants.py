@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from qwisp.scheduling.contract import Ask, End, Grant, Outcome
-from qwisp.scheduling.prefills import Prefills
+from qwisp.scheduling.lines import Prefills
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings

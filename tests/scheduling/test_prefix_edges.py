@@ -9,9 +9,8 @@ import pytest
 from qwisp.errors import SchedulerBug
 from qwisp.scheduling import prefixes as prefixes_module
 from qwisp.scheduling.contract import Admit, Ask, Capture, Drop, Outcome, Restore, Round
-from qwisp.scheduling.prefills import Prefills
-from qwisp.scheduling.prefix_plan import common_tokens, on_grid, plan_prefix
-from qwisp.scheduling.prefix_store import PrefixStore
+from qwisp.scheduling.lines import Prefills
+from qwisp.scheduling.prefix_store import PrefixStore, common_tokens, on_grid, plan_prefix
 from qwisp.scheduling.prefixes import Prefixes
 from qwisp.scheduling.stream import Stream
 from qwisp.scheduling.wrappers import Faulty

@@ -1,12 +1,13 @@
-"""Streams that outgrow their session: move to a larger one, pause until one is free, resume.
+"""Streams that change their place: those that outgrow their session, those that slide together.
 
-Waits point upward in size only and the largest session holds every admitted reply, so every paused
-stream resumes or ends.
+Growing streams move to a larger session, pause until one is free, resume. Waits point upward in
+size only and the largest session holds every admitted reply, so every paused stream resumes or
+ends. In a free row space streams slide down until a request finds a long enough run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from qwisp.scheduling.contract import PLAN, Move, Operation, Pause, Place, Resume
 from qwisp.scheduling.decoders import Decoders
@@ -115,3 +116,29 @@ class Growth:
 
 def _seq(stream: Stream) -> int:
     return stream.seq
+
+
+def compact(
+    space: RowSpace, streams: Iterable[Stream], needed_rows: int, steps: int
+) -> list[tuple[Stream, Move]]:
+    """Return the moves that make a run of `needed_rows`, already made in `space`; [] if vain.
+
+    Streams slide down in order of their rows; each slide is an ordinary move onto lower rows.
+    """
+    if space.fixed or space.why_not(needed_rows) != "contiguous rows":
+        return []
+    if sum(map(len, space.free)) < needed_rows:
+        return []
+    moves: list[tuple[Stream, Move]] = []
+    by_row = {s.place.start_row: s for s in streams if s.place is not None}
+    for start in sorted(by_row):
+        if space.find(needed_rows) is not None:
+            break
+        stream, source = by_row[start], by_row[start].place
+        target = space.slide(source)
+        if target is not None:
+            decodes = stream.state == DECODE
+            rows = stream.length(steps) - 1 if decodes else stream.position
+            stream.place = target
+            moves.append((stream, Move(stream.id, source, target, rows)))
+    return moves
