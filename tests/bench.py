@@ -41,7 +41,7 @@ from qwisp.cost import load_cost
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.layout import parse_layout
 from qwisp.sim.replay import replay, settings_for
-from qwisp.sim.requests_frame import requests_frame
+from qwisp.sim.frames import requests_frame
 from qwisp.sim.summary import summarize
 from qwisp.spec.catalog import load_model
 from qwisp.trace.read import read_trace

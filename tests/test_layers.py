@@ -41,8 +41,8 @@ ONLY_IN = {
 }
 # Decisions must replay: the scheduler sees no clock, no chance, no files, no arrays, and of bytes
 # only the numbers it is given.
-NOT_IN_SCHEDULING = {"time", "datetime", "random", "os", "threading"}
-NOT_IN_SCHEDULING |= {"numpy", "polars", "memory", "cost", "spec", "trace"}
+NOT_IN_SCHEDULING = {"time", "datetime", "random", "os", "pathlib", "pkgutil", "threading"}
+NOT_IN_SCHEDULING |= {"numpy", "polars", "memory", "cost", "spec", "trace", "policies"}
 
 
 def run_time_nodes(source: str) -> Iterator[ast.AST]:
@@ -165,6 +165,9 @@ def test_imports_point_left_only(path: Path) -> None:
     [
         ("scheduling", "import time"),
         ("scheduling", "from qwisp.memory import footprint"),
+        ("scheduling", "from qwisp import policies"),
+        ("scheduling", "import pkgutil"),
+        ("scheduling", "from pathlib import Path"),
         ("scheduling", "def f():\n    from qwisp.sim import metrics"),
         ("sim", "import qwisp.engine.cache.arena"),
         ("engine", "from qwisp import sim"),

@@ -20,8 +20,8 @@ from qwisp.planner.candidates import Candidate, replay_layout
 from qwisp.planner.document import replay_document
 from qwisp.planner.question import Question
 from qwisp.planner.remarks import more_memory, refusal_remarks, run_remarks, stall_remarks
-from qwisp.sim.goodput import Slo, goodput
 from qwisp.sim.run import Run
+from qwisp.sim.summary import Slo, goodput
 
 _SHOWN = tuple(c for c in COLUMNS if c.key not in ("easier_ttft_p95_s", "sustained_rate"))
 
@@ -75,7 +75,7 @@ def command(
     if check_stepwise:
         _check_stepwise(question, run)
     if chrome_trace is not None:
-        from qwisp.sim.chrome_trace import write_chrome_trace
+        from qwisp.sim.frames import write_chrome_trace
 
         write_chrome_trace(run, chrome_trace)
     output.emit([row(found)], _SHOWN, output_format, document=document)

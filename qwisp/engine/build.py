@@ -13,6 +13,7 @@ from qwisp.engine.model.step import Context, Tap, no_tap
 from qwisp.engine.spec.identity import Identity, Safeguards, decode_width
 from qwisp.engine.weights.loaded import LoadedModel
 from qwisp.memory.session_bytes import SessionBytes
+from qwisp.policies import scheduler_for
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
@@ -58,7 +59,7 @@ def open_engine(
     on_gpu = backend is not None and ops is None
     chunk = settings.chunk_tokens
     size = SessionBytes(model.spec, None, chunk)
-    space = RowSpace(layout, size)
+    scheduler = scheduler_for(layout, size, settings)
     identity = Identity(
         width=max(width or 8, decode_width(layout.lanes)),
         chunk_tokens=chunk,
@@ -68,7 +69,7 @@ def open_engine(
         is_compiled=on_gpu if is_compiled is None else is_compiled,
         has_kernels=on_gpu and backend == "cuda" if has_kernels is None else has_kernels,
     )
-    arena = Arena(model.decoder.spec, arena_plan(space, layout, chunk), model.dtype)
+    arena = Arena(model.decoder.spec, arena_plan(scheduler.space, layout, chunk), model.dtype)
     context = Context(ops or Ops(), identity.safeguards, tap, poisons)
     executor = MlxExecutor(
         model.decoder,
@@ -79,7 +80,7 @@ def open_engine(
         ahead=int(backend is not None) if ahead is None else ahead,
         keeps_logits=keeps_logits,
     )
-    return Engine(Scheduler(space, settings), executor, size)
+    return Engine(scheduler, executor, size)
 
 
 def arena_plan(space: RowSpace, layout: Layout, chunk_tokens: int) -> ArenaPlan:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from qwisp.errors import BadInput
@@ -83,8 +82,7 @@ def write_run(path: str | Path, recorded: Recorded, scheduler: Scheduler) -> Non
     Raises `BadInput` for a path that cannot be written and sessions that a header cannot say.
     """
     space = scheduler.space
-    layout = replace(space.layout, cut=space.cut)
-    header = header_of(layout, scheduler.settings, space.size, log=scheduler.log)
+    header = header_of(space.layout, scheduler.settings, space.size, log=scheduler.log)
     write_facts(path, header, facts_of(recorded))
 
 

@@ -21,10 +21,10 @@ from qwisp.facts.file import (
     read_facts,
 )
 from qwisp.facts.header import log_digest, recorded_layout, recorded_settings
+from qwisp.policies import scheduler_for
 from qwisp.scheduling.contract import Ask, End, Executor, Fact, LogEntry, Outcome, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout, SessionSize
-from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Stepwise, named, run_without
@@ -119,7 +119,7 @@ def replay_records(
     `clock` (without arrivals) goes along and says how long the cost model takes for the same
     rounds; `stepwise` asks for every round. Raises `BadInput` as `replay_facts` does.
     """
-    scheduler = Scheduler(RowSpace(layout, size), settings)
+    scheduler = scheduler_for(layout, size, settings)
     executor: Executor = FactsExecutor(records, step_tokens=settings.step_tokens, clock=clock)
     drive(scheduler, Stepwise(executor) if stepwise else executor)
     return scheduler

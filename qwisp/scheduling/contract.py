@@ -276,10 +276,14 @@ DETAILS: dict[str, type] = {
 """What the log tells of each kind of decision, in the order of `LogEntry.detail`."""
 
 
+ARRIVALS, PLAN, SETTLE = range(3)
+"""Phases of a round: arrivals and cancels, the plan, the settlement."""
+
+
 class LogEntry(NamedTuple):
     """A decision that changed something, keyed by the round it was made in.
 
-    `phase`: 0 arrivals and cancels, 1 the plan, 2 the settlement. Entries sort by (round, phase).
+    `phase` is one of `ARRIVALS`, `PLAN`, `SETTLE`. Entries sort by (round, phase).
     `detail` holds plain values, as files keep them; `what` has them by name.
     """
 

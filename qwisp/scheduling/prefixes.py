@@ -5,16 +5,24 @@ Rows that decode wrote are never stored: they are not the bits that prefill woul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from qwisp.errors import SchedulerBug
-from qwisp.scheduling.contract import Capture, Drop, Restore
-from qwisp.scheduling.prefix_plan import common_tokens, leading_keys, on_grid, plan_prefix
-from qwisp.scheduling.prefix_store import Entry, PrefixStore, Tier
+from qwisp.scheduling.contract import Capture, Drop, Outcome, Restore, Round
+from qwisp.scheduling.prefix_store import (
+    Entry,
+    PrefixStore,
+    Tier,
+    common_tokens,
+    leading_keys,
+    on_grid,
+    plan_prefix,
+)
 
 if TYPE_CHECKING:
     from qwisp.scheduling.layout import SessionSize
-    from qwisp.scheduling.prefills import Prefills
+    from qwisp.scheduling.lines import Prefills
     from qwisp.scheduling.settings import Settings
     from qwisp.scheduling.stream import Stream
 
@@ -32,8 +40,43 @@ class _Seen:
         self.again: set[int] = set()
 
 
-class Prefixes:
+class NoPrefixes:
+    """No store: nothing is restored, captured or waited for."""
+
+    is_on = False
+
+    def see(self, stream: Stream) -> None:
+        """Remember the keys of a prompt; later ones that share them will be told apart."""
+
+    def holds_back(self, stream: Stream) -> bool:
+        """Whether the stream should wait for the capture of a prefill in flight."""
+        return False
+
+    def admit(self, stream: Stream) -> Restore | None:
+        """Return the restore of an admitted stream, and note what it shall capture."""
+
+    def next_stop(self, stream: Stream) -> int | None:
+        """Return the next position at which the prefill must pause to be captured."""
+
+    def capture(self, stream: Stream, reached: int) -> tuple[Sequence[Drop], Sequence[Capture]]:
+        """Return drops and captures of a stream whose prefill reaches `reached` in this round."""
+        return (), ()
+
+    def settle(self, round: Round, outcome: Outcome) -> bool:
+        """Make this round's captures usable, abandon those that failed; any planned?"""
+        return False
+
+    def forget(self, stream: Stream) -> None:
+        """A stream left: it captures nothing more."""
+
+    def check(self) -> None:
+        """Raise `SchedulerBug` unless the store is sound and only prefills are to be captured."""
+
+
+class Prefixes(NoPrefixes):
     """The store, the keys seen so far, and what every prefilling stream will capture where."""
+
+    is_on = True
 
     def __init__(self, settings: Settings, size: SessionSize, prefills: Prefills) -> None:
         self.store = PrefixStore(settings.prefix_bytes, size)
@@ -153,7 +196,7 @@ class Prefixes:
         at = min(captures)
         return None if at == last and stream.prefill_end == stream.prompt_tokens else at
 
-    def captures_at(self, stream: Stream, reached: int) -> tuple[list[Drop], list[Capture]]:
+    def capture(self, stream: Stream, reached: int) -> tuple[Sequence[Drop], Sequence[Capture]]:
         """Return drops and captures of a stream whose prefill reaches `reached` in this round.
 
         With whole prompts prefilled (`ceil`), the state before the last token is taken at the end.
@@ -191,9 +234,10 @@ class Prefixes:
 
     # ---- settlement --------------------------------------------------------------------------
 
-    def settle(self, lost: set[tuple[int, int]]) -> bool:
-        """Make this round's captures usable, abandon the `lost` (id, key); any planned?"""
+    def settle(self, round: Round, outcome: Outcome) -> bool:
+        """Make this round's captures usable, abandon those that failed; any planned?"""
         self._pinned.clear()
+        lost = _lost_captures(round, outcome)
         planned, self._planned = self._planned, []
         for stream_id, entry in planned:
             if (stream_id, entry.key) in lost:
@@ -215,3 +259,18 @@ class Prefixes:
         for stream_id, due in self._captures.items():
             if due and (stream_id not in prefilling or min(due) < prefilling[stream_id].position):
                 raise SchedulerBug(f"request {stream_id} can no longer be captured at {min(due)}")
+
+
+def _lost_captures(round: Round, outcome: Outcome) -> set[tuple[int, int]]:
+    """Return (id, key) of captures that did not happen: failed, or after a failed operation."""
+    if not outcome.failed:
+        return set()
+    first: dict[int, int] = {}
+    for position, _ in outcome.failed:
+        if position < len(round.ops):
+            first.setdefault(getattr(round.ops[position], "id", -1), position)
+    return {
+        (op.id, op.key)
+        for position, op in enumerate(round.ops)
+        if isinstance(op, Capture) and position >= first.get(op.id, position + 1)
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Literal
@@ -12,7 +11,7 @@ from qwisp.errors import BadInput, SchedulerBug
 from qwisp.scheduling.arena_rows import SessionSize, rows_bytes
 from qwisp.scheduling.contract import Place
 from qwisp.scheduling.layout import Layout
-from qwisp.scheduling.rules import load_rule
+from qwisp.scheduling.rules import Cut, shipped_cut
 
 Resource = Literal["no free session large enough", "contiguous rows", "byte budget", "lane count"]
 
@@ -22,19 +21,18 @@ class RowSpace:
 
     `take` hands out a `Place`, `release` gives it back; ranges never overlap. In a free space the
     lanes' state and rings are committed from the start and the rows of every place when it is
-    taken, so approvals of one round cannot together exceed the budget.
+    taken, so approvals of one round cannot together exceed the budget. `cut` is the function that
+    places streams, by default the shipped one that the layout names.
     """
 
-    def __init__(self, layout: Layout, size: SessionSize, *, cut: str | None = None) -> None:
+    def __init__(self, layout: Layout, size: SessionSize, cut: Cut | None = None) -> None:
         self.layout = layout
         self.fixed = layout.kind != "per_request"
         self.margin_rows = layout.margin_rows
         self.lanes = layout.lanes
         self.size = size
         self._bytes = partial(rows_bytes, size)
-        self._cut: Callable[[int, Sequence[range]], range | None]
-        self.cut = cut or layout.cut
-        self._cut = load_rule("cuts", self.cut, "place").place
+        self._cut = cut or shipped_cut(layout.cut)
         self._taken: dict[int, Place] = {}  # by start row
         arena = layout.arena(size)
         self.num_rows = arena.num_rows
@@ -84,9 +82,9 @@ class RowSpace:
         """Occupy a range that `find` or `find_larger` returned."""
         if self.fixed:
             if run not in self._free:
-                if self.cut.endswith(".py"):
+                if self.layout.cut.endswith(".py"):
                     raise BadInput(
-                        f"policy file {self.cut} answers {run}, which is no free session",
+                        f"policy file {self.layout.cut} answers {run}, which is no free session",
                         "return one of `free` as it stands, or None: sessions here are fixed",
                     )
                 raise SchedulerBug(f"rows {run.start}..{run.stop} are no free session")

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from qwisp.errors import BadInput, ExecutorFault, QwispError, SchedulerBug
-from qwisp.scheduling.compaction import compact
 from qwisp.scheduling.contract import (
+    ARRIVALS,
     DETAILS,
+    PLAN,
+    SETTLE,
     Admit,
     Ask,
     Binding,
-    Capture,
     Drop,
     End,
     Ending,
@@ -30,24 +31,26 @@ from qwisp.scheduling.contract import (
     make,
 )
 from qwisp.scheduling.decoders import Decoders
-from qwisp.scheduling.growth import Growth
-from qwisp.scheduling.prefills import Prefills
-from qwisp.scheduling.prefixes import Prefixes
+from qwisp.scheduling.lines import Prefills, WaitingLine
+from qwisp.scheduling.moves import Growth, compact
+from qwisp.scheduling.prefixes import NoPrefixes, Prefixes
 from qwisp.scheduling.row_space import RowSpace
+from qwisp.scheduling.rules import Order, shipped_order
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.sizing import size_request
-from qwisp.scheduling.snapshot import Snapshot, check_streams, take_snapshot
+from qwisp.scheduling.snapshot import Snapshot, check_streams, explain, take_snapshot
 from qwisp.scheduling.stream import DECODE, OVER, PAUSED, PREFILL, WAITING, Stream
-from qwisp.scheduling.waiting import WaitingLine
-from qwisp.scheduling.why import explain
-
-ARRIVALS, PLAN, SETTLE = range(3)
 
 
 class Scheduler:
-    """Decides sessions, admission, growth, prefill grants and pausing, round by round."""
+    """Decides sessions, admission, growth, prefill grants and pausing, round by round.
 
-    def __init__(self, space: RowSpace, settings: Settings | None = None) -> None:
+    `order` says who starts next, by default the shipped one that the settings name.
+    """
+
+    def __init__(
+        self, space: RowSpace, settings: Settings | None = None, order: Order | None = None
+    ) -> None:
         self.space = space
         self.settings = settings or Settings()
         self.index = 0
@@ -56,21 +59,19 @@ class Scheduler:
         )
         self.decoders = Decoders(self.settings.step_tokens)
         self.prefills = Prefills(self.settings)
-        self.line = WaitingLine(self.settings)
-        self.prefixes: Prefixes | None = None
+        self.line = WaitingLine(
+            order or shipped_order(self.settings.order), self.settings.max_passed
+        )
+        self.prefixes = NoPrefixes()
         if self.settings.prefix_bytes:
             self.prefixes = Prefixes(self.settings, space.size, self.prefills)
-            self.prefills.stop_of = self.prefixes.next_stop
-            self.line.holds_back = self.prefixes.holds_back
-        self.growth = Growth(
-            space, self.decoders, self.settings.step_tokens, self._note, self._end_full
-        )
+        self._log: list[tuple] = []
+        self.growth = Growth(space, self.decoders, self.settings.step_tokens, self._log)
         self.live: dict[int, Stream] = {}
         self._ends: list[End] = []
         self._in_flight: Round | None = None
         self._blocked = False  # nobody in the line can be placed until rows are freed
         self._next_seq = 0
-        self._log: list[tuple] = []
 
     # ---- facts -------------------------------------------------------------------------------
 
@@ -104,8 +105,7 @@ class Scheduler:
         if self.line.passes and self.space.find(size.want_rows) is None:
             stream.wait_binding = self.space.why_not(size.want_rows)
         self.line.append(stream)
-        if self.prefixes is not None:
-            self.prefixes.see(stream)
+        self.prefixes.see(stream)
         if self.line.passes or len(self.line) == 1:
             self._blocked = False
         if self._in_flight is not None and len(self.line) == 1:
@@ -129,15 +129,18 @@ class Scheduler:
         growth = self.growth
         if growth.paused or growth.cramped or growth.left:
             self._blocked = False
-            changes = growth.make_room()
+            for stream in growth.make_room(self.index):
+                self._end(stream, "failed", "full: no larger session exists", self.index, PLAN)
+            changes = growth.ops()
         if self.line and not self._blocked:
             changes += self._admit()
-        grants, completed, repeat = (
-            self.prefills.grant(len(self.decoders.ids)) if self.prefills else ([], (), 1)
-        )
-        for stream in completed:
-            self._join(stream)
-        drops, captures = self._capture(grants) if self.prefixes is not None else ((), ())
+        grants, completed, repeat, drops, captures = [], (), 1, [], []
+        if self.prefills:
+            running = len(self.decoders.ids)
+            grants, completed, repeat = self.prefills.grant(running, self.prefixes.next_stop)
+            for stream in completed:
+                self._join(stream)
+            drops, captures = self._capture(grants)
         ops: tuple[Operation, ...] = (*self._ends, *drops, *changes, *grants, *captures)
         if len(ops) > len(grants) or completed:
             repeat = 1
@@ -158,7 +161,8 @@ class Scheduler:
     def _standstill(self) -> QwispError:
         """Return whose fault it is that requests wait and nothing runs."""
         what = f"round {self.index} is empty with {len(self.live)} live requests"
-        own = [rule for rule in (self.settings.order, self.space.cut) if rule.endswith(".py")]
+        rules = self.settings.order, self.space.layout.cut
+        own = [rule for rule in rules if rule.endswith(".py")]
         if not own:
             return SchedulerBug(what)
         return BadInput(
@@ -172,7 +176,7 @@ class Scheduler:
         captures: list[Operation] = []
         for grant in grants:
             stream = self.live[grant.id]
-            dropped, captured = self.prefixes.captures_at(stream, grant.start + grant.num_tokens)
+            dropped, captured = self.prefixes.capture(stream, grant.start + grant.num_tokens)
             drops += dropped
             captures += captured
             for op in captured:
@@ -183,7 +187,7 @@ class Scheduler:
         ops: list[Operation] = []
         restores: list[Operation] = []
         while self.line and (not ops or self.space.has_free):
-            found = self.line.pick(self.space)
+            found = self.line.pick(self.space, self.prefixes.holds_back)
             if found is None:
                 slides = (
                     [] if ops or self.space.fixed else self._compact()
@@ -211,7 +215,7 @@ class Scheduler:
             )
             ops.append(make(Admit, (stream.id, place, stream.prompt_tokens)))
             stream.state = PREFILL
-            restore = self.prefixes.admit(stream) if self.prefixes is not None else None
+            restore = self.prefixes.admit(stream)
             if restore is not None:
                 restores.append(restore)
                 self._log.append((self.index, PLAN, "restore", stream.id, (restore.num_tokens,)))
@@ -234,16 +238,13 @@ class Scheduler:
     def _note(self, kind: str, stream: Stream, slot: int) -> None:
         self._log.append((self.index, PLAN, kind, stream.id, (slot,)))
 
-    def _end_full(self, stream: Stream) -> None:
-        self._end(stream, "failed", "full: no larger session exists", self.index, PLAN)
-
     def _join(self, stream: Stream) -> None:
         self.decoders.join(stream)
         self._log.append((self.index, PLAN, "decode", stream.id, ()))
 
     def resource(self, stream: Stream) -> str:
         """Return what keeps the first stream of the line from starting now."""
-        held_back = self.prefixes is not None and self.space.find(stream.want_rows) is not None
+        held_back = self.prefixes.is_on and self.space.find(stream.want_rows) is not None
         return "prefix in flight" if held_back else self.space.why_not(stream.want_rows)
 
     def _note_wait(self, index: int, phase: int) -> None:
@@ -274,7 +275,7 @@ class Scheduler:
             if stream is not None and stream.state == DECODE:
                 stream.base += num_tokens - rounds
                 self._within(stream, index)
-        if self.prefixes is not None and self.prefixes.settle(_lost_captures(round, outcome)):
+        if self.prefixes.settle(round, outcome):
             self._blocked = False
         for position, reason in failed:
             self._fail(round, position, reason, index, outcome)
@@ -341,8 +342,7 @@ class Scheduler:
         elif stream.state == PAUSED:
             self.growth.paused.remove(stream)
         self._blocked = False
-        if self.prefixes is not None:
-            self.prefixes.forget(stream)
+        self.prefixes.forget(stream)
         self.decoders.leave(stream, OVER)
         del self.live[stream.id]
         self.counts[outcome] += 1
@@ -375,23 +375,7 @@ class Scheduler:
         """Raise `SchedulerBug` unless every invariant holds."""
         self.space.check()
         check_streams(self)
-        if self.prefixes is not None:
-            self.prefixes.check()
-
-
-def _lost_captures(round: Round, outcome: Outcome) -> set[tuple[int, int]]:
-    """Return (id, key) of captures that did not happen: failed, or after a failed operation."""
-    if not outcome.failed:
-        return set()
-    first: dict[int, int] = {}
-    for position, _ in outcome.failed:
-        if position < len(round.ops):
-            first.setdefault(getattr(round.ops[position], "id", -1), position)
-    return {
-        (op.id, op.key)
-        for position, op in enumerate(round.ops)
-        if isinstance(op, Capture) and position >= first.get(op.id, position + 1)
-    }
+        self.prefixes.check()
 
 
 def _when(entry: tuple) -> tuple[int, int]:

@@ -29,10 +29,9 @@ class PrefixUse:
 
 def prefix_use(run: Run) -> PrefixUse | None:
     """Return what the store of a run did, None for a run without one."""
-    prefixes = run.scheduler.prefixes
-    if prefixes is None:
+    if not run.scheduler.prefixes.is_on:
         return None
-    store = prefixes.store
+    store = run.scheduler.prefixes.store
     return PrefixUse(
         limit_bytes=run.settings.prefix_bytes,
         shared_bytes=store.used["shared"],

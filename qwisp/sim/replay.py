@@ -8,11 +8,10 @@ from typing import Literal
 
 from qwisp.cost import CostModel
 from qwisp.errors import BadInput
+from qwisp.policies import scheduler_for, space_for
 from qwisp.scheduling.contract import Ask, Executor, Refusal, make
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout, SessionSize
-from qwisp.scheduling.row_space import RowSpace
-from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.sizing import size_request
 from qwisp.scheduling.wrappers import Stepwise
@@ -65,7 +64,7 @@ def runnable(
     trace: Trace, layout: Layout, size: SessionSize, settings: Settings, max_new: MaxNew = "unset"
 ) -> Trace:
     """Return `trace` without the requests that `layout` refuses on arrival: these can never run."""
-    space = RowSpace(layout, size)
+    space = space_for(layout, size)
     asks = (ask for _, ask, _ in arrivals(trace, max_new=max_new))
     kept = tuple(
         request
@@ -93,7 +92,7 @@ def replay(
     cost.require()
     settings = settings or settings_for(cost)
     with no_gc():
-        scheduler = Scheduler(RowSpace(layout, size), settings)
+        scheduler = scheduler_for(layout, size, settings)
         inner = CostExecutor(arrivals(trace, rate, max_new), cost, size)
         executor: Executor = Stepwise(inner) if stepwise else inner
         drive(scheduler, executor)

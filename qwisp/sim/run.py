@@ -48,28 +48,28 @@ class Run:
     @cached_property
     def requests(self) -> pl.DataFrame:
         """One row a request: waits, first token, pace, stalls, end, sessions held."""
-        from qwisp.sim.requests_frame import requests_frame
+        from qwisp.sim.frames import requests_frame
 
         return requests_frame(self)
 
     @cached_property
     def rounds(self) -> pl.DataFrame:
         """One row a run of equal rounds: when, how many, how wide, how long."""
-        from qwisp.sim.time_frames import rounds_frame
+        from qwisp.sim.frames import rounds_frame
 
         return rounds_frame(self)
 
     @cached_property
     def segments(self) -> pl.DataFrame:
         """One row a stretch of a stream in a session: slot, phase, start and end."""
-        from qwisp.sim.time_frames import segments_frame
+        from qwisp.sim.frames import segments_frame
 
         return segments_frame(self)
 
     @cached_property
     def load(self) -> pl.DataFrame:
         """One row a change: waiting, running and paused requests, rows used, bytes held."""
-        from qwisp.sim.time_frames import load_frame
+        from qwisp.sim.frames import load_frame
 
         return load_frame(self)
 

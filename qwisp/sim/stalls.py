@@ -5,11 +5,10 @@ from __future__ import annotations
 from qwisp.cost import CostModel
 from qwisp.cost.model import PS_PER_S
 from qwisp.cost.timed import Timed, TimedRound
+from qwisp.policies import scheduler_for
 from qwisp.scheduling.contract import Ask, Grant
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout, RowBytes
-from qwisp.scheduling.row_space import RowSpace
-from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.wrappers import Stepwise
 from qwisp.sim.cost_executor import CostExecutor
 from qwisp.sim.replay import settings_for
@@ -63,5 +62,5 @@ def _timed_rounds(
     executor = CostExecutor(arrivals, cost, RowBytes())
     timed = Timed(Stepwise(executor), clock=lambda: executor.now_ps)
     settings = settings_for(cost, budget_tokens=budget_tokens)
-    drive(Scheduler(RowSpace(layout, RowBytes()), settings), timed)
+    drive(scheduler_for(layout, RowBytes(), settings), timed)
     return timed.rounds

@@ -1,7 +1,8 @@
-"""A run in a few numbers, and the verdict word."""
+"""A run in a few numbers, the verdict word, and its goodput under a promise."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -11,14 +12,20 @@ import numpy as np
 import polars as pl
 
 from qwisp.cost.model import PS_PER_S
-from qwisp.cost.offered import Offered, offered_load
-from qwisp.sim.alone import longest_alone_ps
+from qwisp.cost.offered import Offered, offered_load, solo_e2e_ps
+from qwisp.errors import BadInput
+from qwisp.policies import scheduler_for
+from qwisp.scheduling.drive import drive
+from qwisp.sim.cost_executor import CostExecutor
+from qwisp.sim.record import RequestRecord
 
 if TYPE_CHECKING:
     from qwisp.sim.run import Run
 
+
 Verdict = Literal["stable", "backlogged", "overloaded"]
 PERCENTILES = (50, 90, 95, 99)
+REPLAYED = 3  # requests that a verdict may replay alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,3 +245,76 @@ def _apart(one: Fraction, other: Fraction | int, digits: int = 1) -> tuple[str, 
         if one == other or shown[0] != shown[1]:
             return shown
     return shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """A promise to users: seconds to the first token, and mean seconds a further token."""
+
+    ttft_s: float
+    tpot_s: float
+
+    def __post_init__(self) -> None:
+        for name in ("ttft_s", "tpot_s"):
+            value = getattr(self, name)
+            if not 0 < value < float("inf"):
+                raise BadInput(f"{name} is {value}", f"set {name} to seconds above zero")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goodput:
+    """Requests within the promise: their number, share of all, and rate over the makespan."""
+
+    slo: Slo
+    requests: int
+    share: float
+    requests_per_s: float
+
+
+def goodput(run: Run, slo: Slo) -> Goodput:
+    """Return the goodput of a run. A reply cut by its maximum counts for nothing.
+
+    A reply of one token has no further token to be late.
+    """
+    good = run.requests.filter(
+        (pl.col("outcome") == "finished")
+        & ~pl.col("truncated")
+        & (pl.col("ttft_s") <= slo.ttft_s)
+        & (pl.col("tpot_s").fill_null(0.0) <= slo.tpot_s)
+    ).height
+    makespan_s = run.executor.rounds.end_ps / 1e12
+    total = max(1, run.counts["submitted"])
+    return Goodput(
+        slo=slo,
+        requests=good,
+        share=good / total,
+        requests_per_s=good / makespan_s if makespan_s else 0.0,
+    )
+
+
+def longest_alone_ps(run: Run, ran: Sequence[RequestRecord], above_ps: int) -> int:
+    """Return the longest solo E2E of the requests that `ran`, 0 without any.
+
+    Prefill and decode follow from the lengths. The copies of growing and of captures follow from
+    the layout, so where there are any, and the answer would be below `above_ps`, the longest three
+    and the last to end are replayed alone.
+    """
+    if not ran:
+        return 0
+    prompts = np.array([r.prompt_tokens for r in ran], dtype=object)
+    outputs = np.array([max(1, r.produced) for r in ran], dtype=object)
+    lengths = solo_e2e_ps(run.cost, prompts, outputs, run.settings.budget_tokens)
+    longest_ps = int(lengths.max())
+    copies = run.layout.grows or run.settings.prefix_bytes > 0
+    if longest_ps >= above_ps or not copies:
+        return longest_ps
+    chosen = [ran[i] for i in np.argsort(-lengths, kind="stable")[:REPLAYED]]
+    chosen.append(max(ran, key=lambda r: r.end_ps))
+    return max(longest_ps, *(alone_ps(run, record) for record in chosen))
+
+
+def alone_ps(run: Run, record: RequestRecord) -> int:
+    """Return picoseconds from arrival to end of a request on an idle engine, nothing cached."""
+    executor = CostExecutor([(0, record.ask, max(1, record.produced))], run.cost, run.size)
+    drive(scheduler_for(run.layout, run.size, run.settings), executor)
+    return executor.records[record.id].end_ps

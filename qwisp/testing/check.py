@@ -7,12 +7,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, SupportsIndex
 
 from qwisp.errors import CheckFailed, QwispError
+from qwisp.policies import scheduler_for
 from qwisp.scheduling.chunking import granted_chunks
 from qwisp.scheduling.contract import Executor
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout, SessionSize
-from qwisp.scheduling.row_space import RowSpace
-from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Stepwise
 from qwisp.testing.company import company
@@ -222,8 +221,7 @@ class _Check:
         requests = list(requests)
         executor = self._make(requests)
         watch = ContractWatch(executor, requests, self._settings.step_tokens, self.tally)
-        space = RowSpace(self._layout, self._size or RowBytes())
-        scheduler = Scheduler(space, self._settings)
+        scheduler = scheduler_for(self._layout, self._size or RowBytes(), self._settings)
         drained = False
         try:
             drive(scheduler, Stepwise(watch) if stepwise else watch)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
+from qwisp.policies import scheduler_for
 from qwisp.scheduling.contract import Executor, LogEntry
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout, RowBytes, SessionSize, parse_layout
-from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.testing.script import ScriptedRequest
@@ -59,11 +60,12 @@ def play(
         layout = parse_layout(
             layout, size=size, memory_bytes=4096, model_context_tokens=context_tokens
         )
-    space = RowSpace(layout, size, cut=cut)
+    if cut is not None:
+        layout = replace(layout, cut=cut)
     settings = settings or Settings()
     step = settings.prefix_step_tokens
-    engine = ToyEngine(requests, space.num_rows, yields=yields, prefix_step_tokens=step)
-    scheduler = Scheduler(space, settings)
+    scheduler = scheduler_for(layout, size, settings)
+    engine = ToyEngine(requests, scheduler.space.num_rows, yields=yields, prefix_step_tokens=step)
     drive(scheduler, wrap(engine) if wrap else engine)
     scheduler.check()
     return Played(scheduler, engine)

@@ -14,7 +14,7 @@ import ipywidgets as w
 
 from qwisp.charts import lab
 from qwisp.errors import QwispError
-from qwisp.scheduling.rules import rule_names
+from qwisp.policies import rule_names
 from qwisp.spec.catalog import machine_names, model_names
 from qwisp.widgets.figures import picture
 from qwisp.widgets.lab_state import LabState

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from qwisp.cost.model import PS_PER_S
+from qwisp.policies import scheduler_for
 from qwisp.scheduling.contract import Ask, Binding, Outcome, Round
 from qwisp.scheduling.drive import drive
-from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.snapshot import StreamView
 from qwisp.scheduling.wrappers import Wrapper
@@ -87,7 +87,7 @@ def moments(run: Run, times_s: Iterable[float], *, only: int | None = None) -> l
     found = dict.fromkeys(wanted)
     asks = arrivals(run.trace, run.rate, run.max_new)
     inner = CostExecutor(asks, run.cost, run.size)
-    scheduler = Scheduler(RowSpace(run.layout, run.size), run.settings)
+    scheduler = scheduler_for(run.layout, run.size, run.settings)
     since = [at_ps for at_ps, _, _ in asks]
 
     def look(at_ps: int) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from qwisp.scheduling.contract import Ask, End, Grant, Outcome
-from qwisp.scheduling.prefills import Prefills
+from qwisp.scheduling.lines import Prefills
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
@@ -22,8 +24,14 @@ def queue(*prompts: int | tuple[int, int], **settings: object) -> Prefills:
     return prefills
 
 
-def granted(prefills: Prefills, running: int = 0) -> tuple[list[tuple], list[int], int]:
-    grants, completed, repeat = prefills.grant(running)
+def nowhere(stream: Stream) -> None:
+    """Where a prompt pauses that is captured at its end only."""
+
+
+def granted(
+    prefills: Prefills, running: int = 0, stop_of: Callable[[Stream], int | None] = nowhere
+) -> tuple[list[tuple], list[int], int]:
+    grants, completed, repeat = prefills.grant(running, stop_of)
     return [tuple(grant) for grant in grants], [stream.id for stream in completed], repeat
 
 
@@ -117,19 +125,25 @@ def test_chunks_of_whole_prompts_start_where_the_prefill_starts() -> None:
 
 def test_what_pauses_to_be_captured_leaves_the_rest_to_the_next_and_repeats_with_nobody() -> None:
     prefills = queue(500, 500, budget_tokens=64)
-    prefills.stop_of = lambda stream: 20 if stream.id == 1 else None
-    assert granted(prefills) == ([(1, 0, 20, 2, False), (2, 0, 32, 2, False)], [], 1)
+    stops = {1: 20}
+    assert granted(prefills, stop_of=lambda stream: stops.get(stream.id)) == (
+        [(1, 0, 20, 2, False), (2, 0, 32, 2, False)],
+        [],
+        1,
+    )
     prefills.settle(1)
     assert [stream.position for stream in prefills] == [20, 32]
 
 
 def test_budget_0_takes_one_prompt_a_round_up_to_where_it_is_captured() -> None:
     prefills = queue(500, 30, budget_tokens=0)
-    prefills.stop_of = lambda stream: 100 if stream.position < 100 else None
-    assert granted(prefills, 9) == ([(1, 0, 100, 7, False)], [], 1)
+
+    def at_100(stream: Stream) -> int | None:
+        return 100 if stream.position < 100 else None
+
+    assert granted(prefills, 9, at_100) == ([(1, 0, 100, 7, False)], [], 1)
     prefills.settle(1)
-    prefills.stop_of = None
-    assert granted(prefills, 9) == ([(1, 100, 399, 26, True)], [1], 1)
+    assert granted(prefills, 9, at_100) == ([(1, 100, 399, 26, True)], [1], 1)
     prefills.settle(1)
     assert granted(prefills, 9) == ([(2, 0, 29, 2, True)], [2], 1)
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from qwisp.scheduling.compaction import compact
 from qwisp.scheduling.contract import Ask, Outcome, Place
 from qwisp.scheduling.layout import Layout, parse_layout
+from qwisp.scheduling.moves import compact
 from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from qwisp.errors import BadInput
+from qwisp.policies import load_cut, load_order, rule_names, scheduler_for
 from qwisp.scheduling.contract import Ask
 from qwisp.scheduling.orders import SCAN
 from qwisp.scheduling.row_space import RowSpace
-from qwisp.scheduling.rules import load_rule, rule_names
+from qwisp.scheduling.rules import Order, shipped_cut, shipped_order
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.testing import Played, RowBytes, ScriptedRequest, play, sessions
@@ -90,8 +93,38 @@ def test_every_order_has_its_file_and_unknown_ones_are_named() -> None:
     assert rule_names("orders") == ["fcfs", "first_fit", "sjf"]
     assert rule_names("cuts") == ["best_fit", "first_free", "smallest_fit"]
     with pytest.raises(BadInput, match="order 'lifo' is not known") as caught:
-        load_rule("orders", "lifo", "pick")
+        load_order("lifo")
     assert "fcfs, first_fit, sjf" in caught.value.todo
+    assert [load_order(name) for name in rule_names("orders")] == [
+        shipped_order(name) for name in ("fcfs", "first_fit", "sjf")
+    ]
+    assert load_cut("best_fit") is shipped_cut("best_fit")
+
+
+@pytest.mark.parametrize("name", ["mine.py", "lifo", "", "fcfs.pick", "../orders/fcfs"])
+def test_the_scheduler_itself_reads_no_file(name: str, tmp_path, monkeypatch) -> None:
+    """A name is a shipped rule's; a function of one's own is handed in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def pick(waiting, fits, most): return 0")
+    with pytest.raises(BadInput, match=r"no order .* is shipped"):
+        Scheduler(RowSpace(sessions(40), RowBytes()), Settings(order=name))
+    with pytest.raises(BadInput, match=r"no cut .* is shipped"):
+        RowSpace(replace(sessions(40), cut=name), RowBytes())
+
+
+def test_order_and_cut_are_functions_handed_in() -> None:
+    def last(waiting, fits, max_passed):
+        return len(waiting) - 1 if fits(len(waiting) - 1) else None
+
+    def highest(rows, free):
+        return next((run for run in reversed(free) if len(run) >= rows), None)
+
+    space = RowSpace(sessions(40, 40), RowBytes(), highest)
+    scheduler = Scheduler(space, Settings(), Order(last))
+    for request_id in (1, 2, 3):
+        scheduler.submit(Ask(request_id, 8, max_new=4))
+    scheduler.plan()
+    assert [(i, admit.slot) for i, admit in scheduler.told("admit")] == [(3, 1), (2, 0)]
 
 
 @pytest.mark.parametrize(
@@ -109,9 +142,9 @@ def test_a_policy_file_that_cannot_serve_is_named(source: str, why: str, tmp_pat
     path = tmp_path / "mine.py"
     path.write_text(source)
     with pytest.raises(BadInput, match=why):
-        load_rule("orders", str(path), "pick")
+        load_order(str(path))
     with pytest.raises(BadInput, match="does not exist"):
-        load_rule("orders", str(tmp_path / "absent.py"), "pick")
+        load_order(str(tmp_path / "absent.py"))
 
 
 def admit_one(scheduler: Scheduler) -> None:
@@ -135,8 +168,8 @@ def test_a_policy_that_breaks_its_promise_is_named_not_called_our_bug(
 ) -> None:
     path = tmp_path / "mine.py"
     path.write_text(source)
-    rules = {kind: str(path)}
-    space = RowSpace(sessions(40), RowBytes(), cut=rules.get("cut"))
-    scheduler = Scheduler(space, Settings(order=rules.get("order", "fcfs")))
+    layout = replace(sessions(40), **({"cut": str(path)} if kind == "cut" else {}))
+    settings = Settings(**({"order": str(path)} if kind == "order" else {}))
+    scheduler = scheduler_for(layout, RowBytes(), settings)
     with pytest.raises(BadInput, match=f"mine.py .*{why}"):
         admit_one(scheduler)

@@ -8,16 +8,17 @@ import pytest
 
 from qwisp.errors import SchedulerBug
 from qwisp.scheduling import prefixes as prefixes_module
-from qwisp.scheduling.contract import Admit, Ask, Capture, Drop, Restore
-from qwisp.scheduling.prefills import Prefills
-from qwisp.scheduling.prefix_plan import common_tokens, on_grid, plan_prefix
-from qwisp.scheduling.prefix_store import PrefixStore
+from qwisp.scheduling.contract import Admit, Ask, Capture, Drop, Outcome, Restore, Round
+from qwisp.scheduling.lines import Prefills
+from qwisp.scheduling.prefix_store import PrefixStore, common_tokens, on_grid, plan_prefix
 from qwisp.scheduling.prefixes import Prefixes
 from qwisp.scheduling.stream import Stream
 from qwisp.scheduling.wrappers import Faulty
 from qwisp.testing import RowBytes, ScriptedRequest
 
 from .test_prefix_rounds import STEP, keys, played, settings
+
+NOTHING = Round(0, (), (), 1, False)
 
 
 @pytest.mark.parametrize(
@@ -315,12 +316,12 @@ def test_a_conversation_is_kept_at_its_end_and_its_last_message(
     found.admit(stream)
     seen = []
     while (at := found.next_stop(stream)) is not None:
-        drops, captures = found.captures_at(stream, at)
+        drops, captures = found.capture(stream, at)
         assert drops == []
         seen += [(op.num_tokens, op.key) for op in captures]
     assert seen == [(at, stream.ask.prefix[-(-at // STEP) - 1]) for at in stops]
-    assert found.settle(set())
-    assert not found.settle(set()), "nothing was reached since"
+    assert found.settle(NOTHING, Outcome(1))
+    assert not found.settle(NOTHING, Outcome(1)), "nothing was reached since"
     found.check()
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from qwisp.errors import SchedulerBug
 from qwisp.scheduling.layout import RowBytes
-from qwisp.scheduling.prefix_plan import common_tokens, plan_prefix
-from qwisp.scheduling.prefix_store import PrefixStore
+from qwisp.scheduling.prefix_store import PrefixStore, common_tokens, plan_prefix
 
 SIZE = RowBytes(1, 10)  # a blob of n tokens takes n + 10 bytes
 

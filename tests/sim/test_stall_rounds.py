@@ -16,10 +16,10 @@ from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.wrappers import Stepwise
 from qwisp.sim.cost_executor import CostExecutor
-from qwisp.sim.goodput import Slo, goodput
 from qwisp.sim.record import RoundTable
 from qwisp.sim.replay import replay, settings_for
 from qwisp.sim.stall_law import stall_law
+from qwisp.sim.summary import Slo, goodput
 from qwisp.testing import RowBytes, sessions
 from qwisp.trace.request import Request, Trace
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qwisp.scheduling.prefix_plan import common_tokens
+from qwisp.scheduling.prefix_store import common_tokens
 from qwisp.trace.jsonl import line_of
 from qwisp.trace.prefix_key import prefix_keys, segment_keys
 from qwisp.trace.read import read_trace

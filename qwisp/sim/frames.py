@@ -1,20 +1,133 @@
-"""A run over time: rounds, what each session held, how much waited and how much was used."""
+"""A run as frames: one row a request, rounds, stretches in a session, load over time.
+
+Integers become seconds here, once. The stretches also make a trace-event file: a row a session.
+"""
 
 from __future__ import annotations
 
+import json
+from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from qwisp.errors import BadInput
 from qwisp.scheduling.arena_rows import rows_bytes
+from qwisp.scheduling.contract import SETTLE, Admitted
+from qwisp.sim.record import RoundTable
 
 if TYPE_CHECKING:
     from qwisp.sim.run import Run
 
+
 PS = 1e12
+TIMES = (
+    "arrival_ps",
+    "admitted_ps",
+    "first_ps",
+    "end_ps",
+    "paused_ps",
+    "longest_pause_ps",
+    "held_row_ps",
+)
+COUNTS = ("prompt_tokens", "cached_tokens", "output_tokens", "produced", "moves", "pauses")
+FIELDS = ("id", *TIMES, *COUNTS, "outcome", "reason", "truncated", "path")
 PHASES = ("prefill", "decode", "paused")
+_OPENS = {"admit": "prefill", "decode": "decode", "move": "", "resume": "decode", "pause": "paused"}
+_CLOSES = ("finished", "failed", "cancelled")
 _MANY_ROWS = 2**20  # whole pools, so that a pooled row is shared exactly
+
+
+def requests_frame(run: Run) -> pl.DataFrame:
+    """Return one row a request, in order of arrival; null where something never happened.
+
+    `queue_s` arrival to admission, `ttft_s` arrival to first token, `tpot_s` mean seconds a further
+    token, `e2e_s` arrival to end, of finished requests alone. `worst_stall_s` is the longest gap
+    between two tokens, `stalled_s` the sum of rounds that also prefilled and `stall_rounds` (k)
+    their number. `passed` counts the later requests that went first. `held_row_s` is rows held
+    times seconds; `slots` names the sessions it held in turn, like `4>1`.
+    """
+    records = run.executor.records.values()
+    column = {name: list(map(attrgetter(name), records)) for name in FIELDS}
+    times = {name: np.array(column[name], dtype=np.float64) for name in TIMES}
+    arrival, admitted, first, end, paused, pause, held = (ps / PS for ps in times.values())
+    produced = np.array(column["produced"], dtype=np.int64)
+    worst, stalled, stall_rounds = _stalls(run.executor.rounds, times["first_ps"], times["end_ps"])
+    answered = first >= 0
+    finished = np.array([outcome == "finished" for outcome in column["outcome"]], dtype=bool)
+    several = answered & (produced > 1)
+    tpot = (end - first) / np.maximum(produced - 1, 1)
+    never = Admitted(0, 0, "", 0)
+    admits = dict(run.scheduler.told("admit"))
+    admits = [admits.get(request_id, never) for request_id in column["id"]]
+    return pl.DataFrame(
+        {
+            "id": column["id"],
+            "arrival_s": arrival,
+            "prompt_tokens": column["prompt_tokens"],
+            "cached_tokens": column["cached_tokens"],
+            "output_tokens": column["output_tokens"],
+            "produced_tokens": produced,
+            "outcome": column["outcome"],
+            "reason": column["reason"],
+            "truncated": column["truncated"],
+            "queue_s": _where(admitted >= 0, admitted - arrival),
+            "waited_for": [admit.waited_for or None for admit in admits],
+            "passed": [admit.passed for admit in admits],
+            "ttft_s": _where(answered, first - arrival),
+            "tpot_s": _where(several, tpot),
+            "e2e_s": _where(finished, end - arrival),
+            "worst_stall_s": _where(several, np.maximum(worst, pause)),
+            "stalled_s": _where(answered, stalled),
+            "stall_rounds": stall_rounds,
+            "moves": column["moves"],
+            "pauses": column["pauses"],
+            "paused_s": paused,
+            "held_row_s": held,
+            "slots": column["path"],
+        },
+        schema_overrides={"slots": pl.String, "waited_for": pl.String},
+    )
+
+
+def _where(mask: np.ndarray, values: np.ndarray) -> pl.Series:
+    return pl.Series(np.where(mask, values, np.nan)).fill_nan(None)
+
+
+def _stalls(
+    rounds: RoundTable, first_ps: np.ndarray, end_ps: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return per request: longest round, summed rounds with prefill, their number."""
+    columns = rounds.columns()
+    run_end, prefilled = columns["end_ps"].astype(np.float64), columns["grants_ps"] > 0
+    begin = columns["begin_ps"].astype(np.float64)
+    low = np.searchsorted(run_end, first_ps, side="right")
+    high = np.maximum(np.searchsorted(run_end, end_ps, side="right"), low)
+    worst = _range_max(columns["last_ps"].astype(np.float64), low, high)
+    spent = np.concatenate([[0.0], np.cumsum(np.where(prefilled, run_end - begin, 0.0))])
+    counts = np.where(prefilled, columns["rounds"].astype(np.int64), 0)
+    number = np.concatenate([[0], np.cumsum(counts)])
+    return worst / PS, (spent[high] - spent[low]) / PS, number[high] - number[low]
+
+
+def _range_max(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Return the maximum of `values[low:high]` for each pair, 0 for an empty range.
+
+    Two overlapping windows of one power of two cover any range; `table` holds their maxima.
+    """
+    result = np.zeros(len(low))
+    if not len(values):
+        return result
+    length, table, width = high - low, values, 1
+    while True:
+        at = (width <= length) & (length < 2 * width)
+        result[at] = np.maximum(table[low[at]], table[high[at] - width])
+        if 2 * width > len(values):
+            return result
+        table = np.maximum(table[:-width], table[width:])
+        width *= 2
 
 
 def rounds_frame(run: Run) -> pl.DataFrame:
@@ -62,16 +175,12 @@ def segments_frame(run: Run) -> pl.DataFrame:
     return _with_tokens(frame, records)
 
 
-_OPENS = {"admit": "prefill", "decode": "decode", "move": "", "resume": "decode", "pause": "paused"}
-_CLOSES = ("finished", "failed", "cancelled")
-
-
 def _times(run: Run, entries: list) -> np.ndarray:
     """Return seconds of log entries: first tokens and settlements come as their round ends."""
     columns = run.executor.rounds.columns()
     index, begin, end = columns["index"], columns["begin_ps"], columns["end_ps"]
     at = np.searchsorted(index, np.array([e.round for e in entries], np.int64), side="right") - 1
-    settled = np.array([e.phase == 2 or e.kind == "decode" for e in entries])
+    settled = np.array([e.phase == SETTLE or e.kind == "decode" for e in entries])
     return np.where(settled, end[at], begin[at]) / PS if len(entries) else np.zeros(0)
 
 
@@ -155,3 +264,41 @@ def _rows_of(run: Run):
         return lambda slot, request_id: rows[request_id]
     sessions = [context + run.layout.margin_rows for context in run.layout.contexts]
     return lambda slot, request_id: sessions[slot]
+
+
+def chrome_trace(run: Run) -> dict:
+    """Return the trace-event document: one complete event a stretch, times in microseconds."""
+    events = [
+        {
+            "name": f"{request_id} {phase}",
+            "cat": phase,
+            "ph": "X",
+            "pid": 1,
+            "tid": slot,
+            "ts": begin_s * 1e6,
+            "dur": (end_s - begin_s) * 1e6,
+            "args": {"request": request_id},
+        }
+        for request_id, slot, phase, begin_s, end_s in run.segments.select(
+            "id", "slot", "phase", "begin_s", "end_s"
+        ).iter_rows()
+    ]
+    names = [
+        {
+            "name": "thread_name",
+            "ph": "M",
+            "pid": 1,
+            "tid": slot,
+            "args": {"name": f"session {slot + 1}: {context:,} tokens"},
+        }
+        for slot, context in enumerate(run.layout.contexts)
+    ]
+    return {"traceEvents": names + events, "displayTimeUnit": "ms"}
+
+
+def write_chrome_trace(run: Run, path: Path) -> None:
+    """Write the trace-event file. Raises `BadInput` where it cannot be written."""
+    try:
+        path.write_text(json.dumps(chrome_trace(run)), encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}", "give another path") from None
