@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, SupportsIndex
 
 from qwisp.errors import CheckFailed, QwispError
 from qwisp.policies import scheduler_for
-from qwisp.scheduling.chunking import granted_chunks
 from qwisp.scheduling.contract import Executor
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout, SessionSize
 from qwisp.scheduling.settings import Settings
 from qwisp.scheduling.wrappers import Stepwise
-from qwisp.testing.company import company
 from qwisp.testing.contract_watch import Broken, ContractWatch, Finding
 from qwisp.testing.exercised import BLOCK_TOKENS, Exercised, Tally, lacks
 from qwisp.testing.scenario import RowBytes
-from qwisp.testing.script import ScriptedRequest
+from qwisp.testing.script import ScriptedRequest, company, default_requests
 
 EXERCISED = (
     "End",
@@ -30,8 +29,6 @@ EXERCISED = (
     "repeated Grant",
     "repeated decode",
 )
-
-IDLE = 10_000  # a round by which everything before is over
 
 MakeExecutor = Callable[[Sequence[ScriptedRequest]], Executor]
 Replies = Callable[[Executor], Mapping[int, Sequence[Hashable]]]
@@ -124,9 +121,8 @@ def check_executor(
     settings = settings or Settings(grow_tokens=4)
     asked = list(requests) if requests is not None else default_requests(layout, settings)
     others = company(layout, settings, block_tokens, window_tokens)
-    check = _Check(
-        make, layout, settings, size, replies, reference, Tally(block_tokens, window_tokens)
-    )
+    tally = Tally(block_tokens, window_tokens)
+    check = _Check(make, layout, settings, size or RowBytes(), replies, reference, tally)
     crowd = check.run(asked)
     check.compare(asked, crowd, check.run(asked, stepwise=True))
     for run in others.runs if requests is None else ():
@@ -157,59 +153,22 @@ def check_executor(
     )
 
 
-def default_requests(layout: Layout, settings: Settings) -> list[ScriptedRequest]:
-    """Return requests that meet every operation, with prompts as short as that allows."""
-    sizes = sorted(set(layout.contexts or (layout.context_tokens,)))
-    step, grow = settings.step_tokens, settings.grow_tokens
-    small, largest = sizes[0], sizes[-1]
-    crossing = max(1, small - grow - step)
-    beyond = max(1, largest - crossing - step)
-    long = min(2 * grow + step + 8, beyond)
-    holder = 1 if len(sizes) == 1 else sizes[-2] - min(grow, long) - step + 1
-    holder = min(max(1, holder), max(1, largest - long - step))
-    a_round = granted_chunks(settings.budget_tokens, 0, settings.chunk_tokens)
-    several = max(1, min(4 * a_round * settings.chunk_tokens + 3, largest - 6 - step))
-    count = layout.contexts.count(small) + 1
-    asks = [ScriptedRequest(0, holder, long, long)]
-    asks += [ScriptedRequest(i, crossing, long, long, arrives=i) for i in range(1, count + 1)]
-    number = count + 1
-    return [
-        *asks,
-        ScriptedRequest(number, 1, 5, 6, arrives=2),
-        ScriptedRequest(number + 1, several, 4, 6, arrives=2),
-        ScriptedRequest(number + 2, crossing, long, long, arrives=4, cancelled=7),
-        ScriptedRequest(number + 3, largest + 1, 4, 6, arrives=5),
-        ScriptedRequest(number + 4, crossing, long, long, arrives=IDLE),
-        ScriptedRequest(number + 5, several, 5, 6, arrives=IDLE + 3),
-        ScriptedRequest(number + 6, 1, 9, 9, arrives=IDLE + 4, cancelled=IDLE + 7),
-    ]
-
-
+@dataclass
 class _Check:
     """Runs, and what comparing them found."""
 
-    def __init__(
-        self,
-        make: MakeExecutor,
-        layout: Layout,
-        settings: Settings,
-        size: SessionSize | None,
-        replies: Replies | None,
-        reference: Reference | None,
-        tally: Tally,
-    ) -> None:
-        self.findings: list[Finding] = []
-        self.same: set[int] = set()
-        self.operations: Counter[str] = Counter()
-        self.compared: Literal["nothing", "tokens", "evidence"] = "nothing"
-        self.tally = tally
-        self._make = make
-        self._layout = layout
-        self._settings = settings
-        self._size = size
-        self._replies = replies
-        self._reference = reference
-        self._solo: dict[int, Sequence[Hashable]] = {}
+    make: MakeExecutor
+    layout: Layout
+    settings: Settings
+    size: SessionSize
+    replies: Replies | None
+    reference: Reference | None
+    tally: Tally
+    findings: list[Finding] = field(default_factory=list)
+    same: set[int] = field(default_factory=set)
+    operations: Counter[str] = field(default_factory=Counter)
+    compared: Literal["nothing", "tokens", "evidence"] = "nothing"
+    solo: dict[int, Sequence[Hashable]] = field(default_factory=dict)
 
     def run(self, requests: Iterable[ScriptedRequest], *, stepwise: bool = False) -> _Run:
         """Drive a fresh executor through `requests` and note the operations it met."""
@@ -219,9 +178,9 @@ class _Check:
 
     def _drive(self, requests: Iterable[ScriptedRequest], *, stepwise: bool = False) -> _Run:
         requests = list(requests)
-        executor = self._make(requests)
-        watch = ContractWatch(executor, requests, self._settings.step_tokens, self.tally)
-        scheduler = scheduler_for(self._layout, self._size or RowBytes(), self._settings)
+        executor = self.make(requests)
+        watch = ContractWatch(executor, requests, self.settings.step_tokens, self.tally)
+        scheduler = scheduler_for(self.layout, self.size, self.settings)
         drained = False
         try:
             drive(scheduler, Stepwise(watch) if stepwise else watch)
@@ -237,9 +196,9 @@ class _Check:
 
     def compare(self, requests: Iterable[ScriptedRequest], *runs: _Run) -> None:
         """Find what runs of the same requests replied otherwise than each request alone."""
-        if self._replies is None or self.findings:
+        if self.replies is None or self.findings:
             return
-        said, *again = [self._replies(run.executor) for run in runs]
+        said, *again = [self.replies(run.executor) for run in runs]
         self.findings += _counted(runs[0], said)
         for request in requests:
             if request.id not in said:
@@ -257,13 +216,13 @@ class _Check:
 
     def _alone(self, request: ScriptedRequest) -> Sequence[Hashable]:
         """Return the reply of a request that nobody is beside, once held against its definition."""
-        if request.id not in self._solo:
+        if request.id not in self.solo:
             alone = self._drive([request._replace(arrives=0)])
-            self._solo[request.id] = reply = self._replies(alone.executor).get(request.id, ())  # type: ignore[misc]
-            if self._reference is not None:
-                defined = self._reference(request)
+            self.solo[request.id] = reply = self.replies(alone.executor).get(request.id, ())  # type: ignore[misc]
+            if self.reference is not None:
+                defined = self.reference(request)
                 self.findings += _same(request.id, reply, defined, "by definition")
-        return self._solo[request.id]
+        return self.solo[request.id]
 
 
 class _Run(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from qwisp.scheduling.contract import Ask, End, Executor, Fact, Outcome, Round
-from qwisp.scheduling.wrappers import named
+from qwisp.scheduling.wrappers import Wrapper, named
 from qwisp.testing.exercised import Tally
 from qwisp.testing.script import ScriptedRequest
 
@@ -32,7 +32,7 @@ class Broken(Exception):
     """The executor broke the contract in a way that leaves nothing to go on with."""
 
 
-class ContractWatch:
+class ContractWatch(Wrapper):
     """An executor that behaves as the one inside; `findings` says what that one did wrong.
 
     `tally` counts what its rounds held, beside those of other runs.
@@ -45,7 +45,7 @@ class ContractWatch:
         step_tokens: int,
         tally: Tally | None = None,
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.findings: list[Finding] = []
         self.operations: Counter[str] = Counter()
         self.tokens: Counter[int] = Counter()

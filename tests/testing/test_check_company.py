@@ -14,8 +14,8 @@ from qwisp.testing import (
     sessions,
     solo_reply,
 )
-from qwisp.testing.company import company
 from qwisp.testing.exercised import Tally, boundaries
+from qwisp.testing.script import company
 from qwisp.testing.toy_engine import checksum
 
 SETTINGS = Settings(grow_tokens=4, chunk_tokens=4, budget_tokens=8)

@@ -30,8 +30,7 @@ from qwisp.scheduling.row_space import RowSpace
 from qwisp.scheduling.scheduler import Scheduler
 from qwisp.scheduling.settings import Settings
 from qwisp.testing import Report, RowBytes, ScriptedRequest, check_executor, sessions
-from qwisp.testing.check import default_requests
-from qwisp.testing.company import company
+from qwisp.testing.script import company, default_requests
 from tests.engine.doubles import DOUBLES
 
 pytestmark = pytest.mark.mlx
