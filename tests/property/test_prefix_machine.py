@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from qwisp.scheduling import prefix_plan
+from qwisp.scheduling import prefix_store
 from qwisp.scheduling.prefix_store import PrefixStore
 
 from . import test_scheduler_machine
@@ -19,7 +19,7 @@ from .test_scheduler_machine import Machine, random_settings
 @pytest.fixture(autouse=True)
 def small_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts here have at most 90 tokens: a capture is worth while for two more."""
-    monkeypatch.setattr(prefix_plan, "MIN_GAIN_TOKENS", 2)
+    monkeypatch.setattr(prefix_store, "MIN_GAIN_TOKENS", 2)
     monkeypatch.setattr(test_scheduler_machine, "random_prefix", mostly_shared)
 
 

@@ -34,7 +34,8 @@ def place(rows, free):
 
 @pytest.fixture(params=["a file of one's own", "a file beside the shipped ones"])
 def add(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Add a rule with nothing but its file; return the name it then has."""
+    """Add a rule with nothing but its file; hand back the name it then has."""
+    loaded = set(sys.modules)
 
     def added(kind: str, name: str, source: str) -> str:
         path = tmp_path / f"{name}.py"
@@ -43,11 +44,15 @@ def add(request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             return str(path)
         package = import_module(f"qwisp.scheduling.{kind}")
         monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
-        monkeypatch.delitem(sys.modules, f"{package.__name__}.{name}", raising=False)
         assert name in rule_names(kind)
         return name
 
-    return added
+    yield added
+    for name in set(sys.modules) - loaded:
+        package, _, rule = name.rpartition(".")
+        if package in ("qwisp.scheduling.orders", "qwisp.scheduling.cuts"):
+            delattr(sys.modules[package], rule)
+            del sys.modules[name]
 
 
 def decided(rules: dict[str, str], *contexts: int) -> list[tuple[int, int]]:
