@@ -17,7 +17,7 @@ import numpy as np
 
 from qwisp.engine.build import Engine, open_engine
 from qwisp.engine.cache.buffers import Recurrent, Rows
-from qwisp.engine.clients import Request, Script
+from qwisp.engine.clients import ScriptedClients, TokenRequest
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.proof.hostile import HostileOps
 from qwisp.engine.spec.dtypes import raw_words
@@ -75,7 +75,7 @@ def serve(
     chunk_tokens: int,
     prefix_bytes: int = 0,
     ops: Ops | None = None,
-) -> tuple[Engine, Watch, Script]:
+) -> tuple[Engine, Watch, ScriptedClients]:
     """Drive the scheduler over the engine, a session per prompt; all but one come a round later."""
     rows = max(map(len, prompts)) + new_tokens
     rows = -(-rows // chunk_tokens) * chunk_tokens
@@ -92,8 +92,8 @@ def serve(
         Ask(i, len(p), new_tokens, prefix_keys(p, STEP_TOKENS) if prefix_bytes else ())
         for i, p in enumerate(prompts)
     ]
-    requests = {i: Request(prompt=prompt) for i, prompt in enumerate(prompts)}
-    script = Script(requests, [Fact(min(ask.id, 1), ask=ask) for ask in asks])
+    requests = {i: TokenRequest(prompt=prompt) for i, prompt in enumerate(prompts)}
+    script = ScriptedClients(requests, [Fact(min(ask.id, 1), ask=ask) for ask in asks])
     engine = open_engine(model, layout, script, settings, ops=ops)
     watch = Watch(engine.executor)
     drive(engine.scheduler, watch)
@@ -157,7 +157,7 @@ def warm_lane(
     model = load(config)
     prompt = tuple(np.random.default_rng(7).integers(0, 256, prompt_tokens).tolist())
 
-    def once(prompt: tuple[int, ...], new_tokens: int) -> tuple[Engine, Watch, Script]:
+    def once(prompt: tuple[int, ...], new_tokens: int) -> tuple[Engine, Watch, ScriptedClients]:
         ops = HostileOps() if hostile else None
         return serve(model, [prompt], new_tokens=new_tokens, chunk_tokens=chunk_tokens, ops=ops)
 

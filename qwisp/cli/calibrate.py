@@ -52,9 +52,9 @@ def command(
     if lanes < 1 or repeats < 1:
         raise BadInput(f"lanes {lanes} and repeats {repeats}", "both must be at least 1")
     from qwisp.engine.calibrate import calibrate
-    from qwisp.engine.weights.loading import load_model
+    from qwisp.engine.weights.loading import load_decoder
 
-    loaded = load_model(model, dtype=dtype)
+    loaded = load_decoder(model, dtype=dtype)
     limit = loaded.spec.context_max_tokens or context_tokens
     if not 4 * chunk <= context_tokens <= limit:
         raise BadInput(

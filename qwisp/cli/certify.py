@@ -15,7 +15,7 @@ from qwisp.errors import BadInput, CheckFailed, NotInstalled
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from qwisp.engine.proof.certificate import Certificate, Row, Sample
+    from qwisp.engine.proof.certificate import Certificate, CertificateRow, Sample
     from qwisp.engine.weights.loaded import LoadedModel
 
 COLUMNS = (
@@ -69,7 +69,7 @@ def command(
     """
     from qwisp.engine.proof.certificate import certify
     from qwisp.engine.spec.identity import Safeguards
-    from qwisp.engine.weights.loading import load_model
+    from qwisp.engine.weights.loading import load_decoder
 
     if not 0 <= seed < 2**32:
         raise BadInput(f"seed is {seed}", "use a whole number from 0 to 4294967295")
@@ -78,7 +78,7 @@ def command(
             f"decode width is {width:,} rows: as many requests would run, each also alone",
             f"use 8 to {WIDEST}",
         )
-    loaded = load_model(model, dtype=dtype, seed=seed)
+    loaded = load_decoder(model, dtype=dtype, seed=seed)
     guards = Safeguards.none() if non_strict else Safeguards()
     made = certify(
         loaded,
@@ -128,7 +128,7 @@ def command(
     output.note(_what_holds(made), output_format)
 
 
-def _what_differs(rows: Sequence[Row]) -> str:
+def _what_differs(rows: Sequence[CertificateRow]) -> str:
     """Return how many replies differ from solo (or that attention does), and the first cause."""
     from qwisp.engine.proof.certificate import DEFINITION
 

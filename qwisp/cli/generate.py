@@ -66,16 +66,16 @@ def command(
     """
     if facts is not None and not os.access(facts.parent, os.W_OK):
         raise BadInput(f"cannot write {facts}: no such folder to write to", "give another path")
-    from qwisp.engine.clients import Request
+    from qwisp.engine.clients import TokenRequest
     from qwisp.engine.generate import default_chunk, generate, tokenizer_of
     from qwisp.engine.sampling import Sampling
-    from qwisp.engine.weights.loading import load_model
+    from qwisp.engine.weights.loading import load_decoder
     from qwisp.facts.record import Recorded, write_run
 
     if bool(prompts) == bool(ids):
         raise BadInput("neither --prompt nor --tokens, or both", "give one of the two")
     rule = Sampling(temperature=temperature, seed=seed)
-    loaded = load_model(model, dtype=dtype)
+    loaded = load_decoder(model, dtype=dtype)
     if loaded.skipped:
         others = ", ".join(f"{n} of {part}" for part, n in sorted(loaded.skipped.items()))
         click.echo(f"skipped weights: {others}", err=True)
@@ -84,7 +84,7 @@ def command(
     for text in prompts:
         asked.append(_tokens(tokenizer, _read(text), system, raw=raw))
     stop = frozenset() if tokenizer is None else tokenizer.stop_tokens
-    requests = [Request(prompt=p, sampling=rule, stop_tokens=stop) for p in asked]
+    requests = [TokenRequest(prompt=p, sampling=rule, stop_tokens=stop) for p in asked]
     view = _View(tokenizer, stop, streams=len(requests) == 1 and not as_json)
     begin = time.perf_counter()
     recorders: list[Recorded] = []

@@ -14,7 +14,7 @@ import numpy as np
 from qwisp.cost.measured import CopyPoint, Measurements
 from qwisp.cost.timed import Timed, TimedRound, calibration_asks, hold_out, measured_points
 from qwisp.engine.build import Engine, open_engine
-from qwisp.engine.clients import Request, Script
+from qwisp.engine.clients import ScriptedClients, TokenRequest
 from qwisp.engine.weights.loaded import LoadedModel
 from qwisp.scheduling.contract import Ask, Outcome, Place, Round
 from qwisp.scheduling.drive import drive
@@ -55,7 +55,9 @@ def calibrate(
     `clock` returns seconds.
     """
     chunk = chunk_tokens
-    two = _open(model, 2, context_tokens, Script({}, []), Settings(chunk_tokens=chunk), lanes)
+    two = _open(
+        model, 2, context_tokens, ScriptedClients({}, []), Settings(chunk_tokens=chunk), lanes
+    )
     label, copies = two.identity.label, _copies(two, context_tokens, clock, repeats)
     del two  # its sessions would lie beside those of the runs
     lengths = sorted({max(4 * chunk, context_tokens >> i) for i in range(0, 6, 2)})
@@ -93,7 +95,7 @@ def calibrate(
 def timed_run(
     model: LoadedModel,
     asks: Mapping[int, Ask],
-    requests: Mapping[int, Request],
+    requests: Mapping[int, TokenRequest],
     *,
     settings: Settings,
     lanes: int,
@@ -101,7 +103,7 @@ def timed_run(
     clock: Callable[[], float],
 ) -> list[TimedRound]:
     """Return the timed rounds of one run in which all requests come at once."""
-    script = Script.of(requests, max_new={i: ask.max_new for i, ask in asks.items()})
+    script = ScriptedClients.of(requests, max_new={i: ask.max_new for i, ask in asks.items()})
     engine = _open(model, lanes, context_tokens, script, settings, lanes)
     timed = Timed(Finished(engine.executor), clock)
     drive(engine.scheduler, timed)
@@ -112,7 +114,7 @@ def _open(
     model: LoadedModel,
     num: int,
     context_tokens: int,
-    script: Script,
+    script: ScriptedClients,
     settings: Settings,
     width: int,
 ) -> Engine:
@@ -129,11 +131,11 @@ def _open(
     )
 
 
-def random_requests(asks: Mapping[int, Ask], vocab: int, seed: int = 0) -> dict[int, Request]:
+def random_requests(asks: Mapping[int, Ask], vocab: int, seed: int = 0) -> dict[int, TokenRequest]:
     """Return prompts of random tokens for the asks; no reply stops by itself."""
     rng = np.random.default_rng(seed)
     return {
-        i: Request(prompt=tuple(rng.integers(0, vocab, ask.prompt_tokens).tolist()))
+        i: TokenRequest(prompt=tuple(rng.integers(0, vocab, ask.prompt_tokens).tolist()))
         for i, ask in asks.items()
     }
 

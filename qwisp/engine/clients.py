@@ -20,7 +20,7 @@ class ClientFailed(QwispError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class TokenRequest:
     """Token ids of a prompt and how to go on; `stop_tokens` end a reply by themselves."""
 
     prompt: tuple[int, ...]
@@ -37,7 +37,7 @@ class Clients(Protocol):
     def wait(self) -> bool:
         """Block until something arrives; False when nothing ever will."""
 
-    def request(self, request_id: int) -> Request:
+    def request(self, request_id: int) -> TokenRequest:
         """Return the request of an id that arrived."""
 
     def rounds_free(self, round: Round) -> int:
@@ -59,14 +59,14 @@ class Reply:
     end: End | None = None
 
 
-class Script:
+class ScriptedClients:
     """Clients known beforehand: requests by id, arrivals and cancels by round index.
 
     A `Fact` of round r can be known to round r. When nothing is live, time jumps to the next fact.
     `replies` holds what each request got.
     """
 
-    def __init__(self, requests: Mapping[int, Request], facts: Sequence[Fact]) -> None:
+    def __init__(self, requests: Mapping[int, TokenRequest], facts: Sequence[Fact]) -> None:
         self._requests = dict(requests)
         self._facts = sorted(facts, key=lambda fact: fact.round)
         self._next = 0
@@ -76,12 +76,12 @@ class Script:
     @classmethod
     def of(
         cls,
-        requests: Mapping[int, Request],
+        requests: Mapping[int, TokenRequest],
         *,
         max_new: Mapping[int, int | None],
         arrivals: Mapping[int, int] | None = None,
         cancels: Mapping[int, int] | None = None,
-    ) -> Script:
+    ) -> ScriptedClients:
         """Return a script from rounds of arrival (0 where absent) and of cancellation."""
         arrivals, cancels = arrivals or {}, cancels or {}
         facts = [
@@ -108,7 +108,7 @@ class Script:
         self._jumped_to = self._facts[self._next].round
         return True
 
-    def request(self, request_id: int) -> Request:
+    def request(self, request_id: int) -> TokenRequest:
         """Return a request by id."""
         return self._requests[request_id]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from qwisp.engine.cache.arena import Arena
 from qwisp.engine.cache.blobs import Blob, Blobs, BlobUnusable
-from qwisp.engine.clients import ClientFailed, Clients, Request, ask_client
+from qwisp.engine.clients import ClientFailed, Clients, TokenRequest, ask_client
 from qwisp.engine.model.decoder import Decoder
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.model.own_kernels import OwnKernels
@@ -44,7 +44,7 @@ class _Live:
     """A stream: `length` tokens lie in its place, `token` comes next."""
 
     id: int
-    request: Request
+    request: TokenRequest
     place: Place
     length: int = 0
     token: int = 0

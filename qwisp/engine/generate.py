@@ -9,7 +9,7 @@ import numpy as np
 
 from qwisp.context_rule import ContextAdmission
 from qwisp.engine.build import Engine, open_engine
-from qwisp.engine.clients import Reply, Request, Script
+from qwisp.engine.clients import Reply, ScriptedClients, TokenRequest
 from qwisp.engine.text.tokenizer import Tokenizer, load_tokenizer
 from qwisp.engine.weights.loaded import LoadedModel
 from qwisp.engine.weights.loading import SMOLLM2
@@ -30,7 +30,7 @@ def _nothing(*_: int) -> None:
     pass
 
 
-class Listening(Script):
+class Listening(ScriptedClients):
     """Scripted clients that are told every token; a round with prefill is never repeated, so that
     its progress can be shown."""
 
@@ -66,7 +66,7 @@ class _Prefilling(Wrapper):
 
 def generate(
     model: LoadedModel,
-    requests: Sequence[Request],
+    requests: Sequence[TokenRequest],
     *,
     max_new: int,
     lanes: int = 1,
@@ -110,14 +110,14 @@ def alone_and_together(
 ) -> list[tuple[Reply, Reply]]:
     """Return, for a made-up prompt of each length, its reply alone and its reply among the others.
 
-    >>> from qwisp.engine.weights.loading import load_model
-    >>> pairs = alone_and_together(load_model("tiny:llama"), [3, 9], max_new=4)
+    >>> from qwisp.engine.weights.loading import load_decoder
+    >>> pairs = alone_and_together(load_decoder("tiny:llama"), [3, 9], max_new=4)
     >>> [alone.tokens == together.tokens for alone, together in pairs]
     [True, True]
     """
     vocab = model.decoder.spec.vocab
     texts = [tuple((37 * i + 11 * j) % vocab for j in range(n)) for i, n in enumerate(lengths)]
-    requests = [Request(prompt=text) for text in texts]
+    requests = [TokenRequest(prompt=text) for text in texts]
     together, _ = generate(model, requests, max_new=max_new, lanes=len(requests))
     alone = [generate(model, [request], max_new=max_new)[0][0] for request in requests]
     return list(zip(alone, together, strict=True))
@@ -153,7 +153,7 @@ def _check_memory(model: LoadedModel, context: int, count: int, chunk_tokens: in
     ).admit(context)
 
 
-def _check(model: LoadedModel, requests: Sequence[Request], max_new: int, lanes: int) -> None:
+def _check(model: LoadedModel, requests: Sequence[TokenRequest], max_new: int, lanes: int) -> None:
     if not requests:
         raise BadInput("no prompt", "give at least one with --prompt")
     if max_new < 1 or lanes < 1:

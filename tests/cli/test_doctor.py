@@ -8,7 +8,7 @@ import pytest
 
 from qwisp.cli import doctor, main
 from qwisp.engine.proof import kernel_check
-from qwisp.engine.proof.kernel_check import Device, Finding
+from qwisp.engine.proof.kernel_check import Device, KernelFinding
 
 pytestmark = pytest.mark.mlx
 
@@ -71,8 +71,8 @@ def test_a_broken_package_is_named_and_exits_1(capsys, monkeypatch):
 @pytest.mark.parametrize("is_equal", [True, False])
 def test_kernels_are_certified_on_a_gpu(is_equal, capsys, monkeypatch):
     gpu = Device("gpu, 0", "metal", "0.32", True)
-    found = [Finding("sdpa_rows", "head size 64, float32", True)]
-    found.append(Finding("gated_delta_step", "key size 64", is_equal, "other bits in state"))
+    found = [KernelFinding("sdpa_rows", "head size 64, float32", True)]
+    found.append(KernelFinding("gated_delta_step", "key size 64", is_equal, "other bits in state"))
     monkeypatch.setattr(kernel_check, "this_device", lambda: gpu)
     monkeypatch.setattr(kernel_check, "kernel_findings", lambda: found)
     code, checks = lines(capsys)

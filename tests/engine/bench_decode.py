@@ -21,7 +21,7 @@ import numpy as np
 from qwisp.engine.cache.arena import Arena, ArenaPlan
 from qwisp.engine.cache.blobs import Blob
 from qwisp.engine.cache.buffers import KvCopy, StateCopy
-from qwisp.engine.clients import Request, Script
+from qwisp.engine.clients import ScriptedClients, TokenRequest
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.model.decoder import Decoder
 from qwisp.engine.spec.decoder_spec import DecoderSpec
@@ -98,10 +98,12 @@ class Strict:
         rng = np.random.default_rng(1)
         rows = [n + 600 for n in contexts]
         arena = Arena(decoder.spec, ArenaPlan.of_sessions(rows, 256), "float32")
-        requests = {i: Request(prompt=(7,) * (n + 1)) for i, n in enumerate(contexts)}
+        requests = {i: TokenRequest(prompt=(7,) * (n + 1)) for i, n in enumerate(contexts)}
         identity = Identity(safeguards=guards, is_compiled=is_compiled)
         self.ids = tuple(requests)
-        self.executor = MlxExecutor(decoder, arena, identity, Script(requests, []), ahead=ahead)
+        self.executor = MlxExecutor(
+            decoder, arena, identity, ScriptedClients(requests, []), ahead=ahead
+        )
         ops = []
         for i, n in enumerate(contexts):
             self.executor.blobs.keep(i, Blob(n, tuple(made_up(decoder.spec, n, rng))))

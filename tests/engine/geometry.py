@@ -153,7 +153,7 @@ BOUND = 2e-3  # the oracle test holds five layers to a tenth of it; here are up 
 
 def judge(case: Case, folder: Path) -> tuple[str, str]:
     """Return a verdict's `how` and `what` for one case."""
-    from qwisp.engine.weights.loading import load_model
+    from qwisp.engine.weights.loading import load_decoder
     from qwisp.engine.weights.weight_shapes import weight_shapes
     from qwisp.errors import QwispError
 
@@ -165,10 +165,10 @@ def judge(case: Case, folder: Path) -> tuple[str, str]:
         if elements > MOST_ELEMENTS:  # nobody has such weights: these are the plain config's
             _weights(FAMILIES[case.family], spec, folder)
             (folder / "config.json").write_text(json.dumps(config))
-            load_model(folder)
+            load_decoder(folder)
             return "runs with others' weights", f"{elements:,} elements"
         _weights(config, spec, folder)
-        load_model(folder)
+        load_decoder(folder)
     except QwispError as error:
         lines = str(error).splitlines()
         return ("refused", lines[0]) if len(lines) == 2 else ("not two lines", str(error))
@@ -198,13 +198,13 @@ def _weights(config: dict[str, Any], spec: Any, folder: Path) -> None:
 def _compared(config: dict[str, Any], folder: Path) -> tuple[str, str]:
     import numpy as np
 
-    from qwisp.engine.weights.loading import load_model
+    from qwisp.engine.weights.loading import load_decoder
     from qwisp.errors import QwispError
 
     from .oracle import engine_steps, oracle_model, oracle_steps, quantise
 
     try:
-        model = load_model(folder)
+        model = load_decoder(folder)
         vocab = model.decoder.spec.vocab
         prompt_tokens = min(70, (model.spec.context_max_tokens or 70) - 4)
         if prompt_tokens < 1:

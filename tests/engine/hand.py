@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from qwisp.engine.build import open_engine
-from qwisp.engine.clients import Request, Script
+from qwisp.engine.clients import ScriptedClients, TokenRequest
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.model.step import Tap, no_tap
 from qwisp.engine.spec.identity import Safeguards
@@ -36,7 +36,7 @@ class Hand:
         self,
         model: str,
         rows: Sequence[int],
-        requests: dict[int, Request],
+        requests: dict[int, TokenRequest],
         *,
         dtype: str = "float32",
         ops: Ops | None = None,
@@ -47,7 +47,7 @@ class Hand:
         ahead: int = 0,
     ) -> None:
         self.places = [Place(n, sum(rows[:n]), size, size) for n, size in enumerate(rows)]
-        self.script = Script(requests, [])
+        self.script = ScriptedClients(requests, [])
         # At most eight decode at once, whatever the number of sessions: the width stays 8.
         layout = replace(Layout.sessions(*rows), lanes=min(8, len(rows)))
         engine = open_engine(

@@ -18,9 +18,9 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
 from qwisp.engine.build import open_engine
-from qwisp.engine.clients import Request, Script
+from qwisp.engine.clients import ScriptedClients, TokenRequest
 from qwisp.engine.weights.loaded import LoadedModel
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.settings import Settings
 
@@ -107,7 +107,7 @@ def oracle_steps(model, prompt: tuple[int, ...], steps: int) -> Steps:
 
 def engine_steps(model: LoadedModel, prompt: tuple[int, ...], steps: int) -> Steps:
     """Return this engine's greedy continuation of a prompt, alone."""
-    script = Script.of({0: Request(prompt=prompt)}, max_new={0: steps})
+    script = ScriptedClients.of({0: TokenRequest(prompt=prompt)}, max_new={0: steps})
     settings = Settings(chunk_tokens=CHUNK, budget_tokens=0)
     layout = sized([len(prompt) + steps + 8])
     engine = open_engine(model, layout, script, settings, keeps_logits=True)
@@ -134,4 +134,4 @@ def compare(
     rng = np.random.default_rng(seed + 1)
     vocab = config.get("text_config", config)["vocab_size"]
     prompt = tuple(rng.integers(0, vocab, prompt_tokens).tolist())
-    return oracle_steps(model, prompt, steps), engine_steps(load_model(folder), prompt, steps)
+    return oracle_steps(model, prompt, steps), engine_steps(load_decoder(folder), prompt, steps)

@@ -10,14 +10,14 @@ import numpy as np
 
 from qwisp.cost import load_cost
 from qwisp.engine.build import open_engine
-from qwisp.engine.clients import Reply, Request, Script
+from qwisp.engine.clients import Reply, ScriptedClients, TokenRequest
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.model.step import Tap, no_tap
 from qwisp.engine.sampling import Sampling
 from qwisp.engine.spec.identity import Safeguards
 from qwisp.engine.weights.loaded import LoadedModel
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.facts.file import FactRecord
 from qwisp.facts.record import Recorded, facts_of
 from qwisp.facts.replay import replay_records
@@ -35,7 +35,7 @@ CHUNK = 64
 @lru_cache(maxsize=8)
 def model_of(name: str, dtype: str = "float32") -> LoadedModel:
     """Return a bundled recall model, or a tiny one with random weights of seed 0."""
-    return load_model(name if name.startswith("recall_") else f"tiny:{name}", dtype=dtype)
+    return load_decoder(name if name.startswith("recall_") else f"tiny:{name}", dtype=dtype)
 
 
 def sized(contexts: Sequence[int], margin: int = 8) -> Layout:
@@ -68,7 +68,7 @@ class Watch(Wrapper):
 
 def run(
     name: str,
-    requests: Mapping[int, Request],
+    requests: Mapping[int, TokenRequest],
     max_new: Mapping[int, int | None],
     *,
     layout: Layout,
@@ -85,7 +85,7 @@ def run(
     is_compiled: bool = False,
 ) -> Ran:
     """Drive the real scheduler over the engine and return everything that came of it."""
-    script = Script.of(requests, max_new=max_new, arrivals=arrivals, cancels=cancels)
+    script = ScriptedClients.of(requests, max_new=max_new, arrivals=arrivals, cancels=cancels)
     scheduler, executor, _ = open_engine(
         model_of(name, dtype),
         layout,
@@ -125,11 +125,11 @@ def replayed(
     return again.log
 
 
-def prompts(lengths: Iterable[int], seed: int = 0, **sampling: float) -> dict[int, Request]:
+def prompts(lengths: Iterable[int], seed: int = 0, **sampling: float) -> dict[int, TokenRequest]:
     """Return random prompts of those lengths, ids from 0 on; temperature 0 unless given."""
     rng = np.random.default_rng(seed)
     made = {}
     for i, length in enumerate(lengths):
         rule = Sampling(temperature=sampling.get("temperature", 0.0), seed=seed * 1000 + i)
-        made[i] = Request(prompt=tuple(rng.integers(0, 256, length).tolist()), sampling=rule)
+        made[i] = TokenRequest(prompt=tuple(rng.integers(0, 256, length).tolist()), sampling=rule)
     return made

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 import numpy as np
 import pytest
 
-from qwisp.engine.clients import Request
+from qwisp.engine.clients import TokenRequest
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.proof.hostile import SHIMS, HostileOps
 from qwisp.engine.sampling import Sampling
@@ -52,10 +52,10 @@ def make_ops(kernels: str) -> Ops:
 
 
 @lru_cache
-def request(i: int, draws: str) -> Request:
+def request(i: int, draws: str) -> TokenRequest:
     rng = np.random.default_rng(100 + i)
     rule = Sampling(temperature=0.8 if draws == "seeded" else 0.0, seed=7 + i)
-    return Request(prompt=tuple(rng.integers(0, 256, LENGTHS[i]).tolist()), sampling=rule)
+    return TokenRequest(prompt=tuple(rng.integers(0, 256, LENGTHS[i]).tolist()), sampling=rule)
 
 
 @cache
@@ -185,7 +185,9 @@ LONG = (1270, 5, 513, 255, 640, 1, 257, 64)
 def test_streams_of_1300_tokens_keep_their_bits_in_company(model, dtype):
     """Six blocks, three, two and less side by side; the longest two outgrow their sessions."""
     rng = np.random.default_rng(8)
-    asked = {i: Request(prompt=tuple(rng.integers(0, 256, n).tolist())) for i, n in enumerate(LONG)}
+    asked = {
+        i: TokenRequest(prompt=tuple(rng.integers(0, 256, n).tolist())) for i, n in enumerate(LONG)
+    }
 
     def go(ids: list[int], contexts: list[int]) -> Ran:
         return run(

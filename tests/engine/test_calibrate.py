@@ -9,7 +9,7 @@ from qwisp.cost import load_cost, write_cost
 from qwisp.cost.model import PS_PER_S
 from qwisp.cost.store import calibration_path
 from qwisp.engine.calibrate import calibrate, random_requests, timed_run
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Ask
 from qwisp.scheduling.drive import drive
@@ -24,7 +24,7 @@ LANES, CHUNK, CONTEXT = 4, 64, 1024
 
 @pytest.fixture(scope="module")
 def model():
-    return load_model("tiny:hybrid")
+    return load_decoder("tiny:hybrid")
 
 
 def _calibrate(model, context_tokens, repeats):

@@ -14,7 +14,7 @@ from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.identity import Safeguards
 from qwisp.engine.spec.tiny import MORE_TINY, TINY, tiny_config
 from qwisp.engine.weights.loaded import LoadedModel, made_model
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.engine.weights.random_weights import random_weights
 from qwisp.receipts import read_receipts
 
@@ -66,7 +66,7 @@ def with_window(window: int) -> LoadedModel:
     [("tiny:hybrid_moe", "bfloat16", 1300, 6), ("tiny:gemma3", "float32", 600, 3)],
 )
 def test_strict_mode_is_certified_under_all_hostile_kernels(model, dtype, tokens, blocks):
-    loaded = load_model(model, dtype=dtype)
+    loaded = load_decoder(model, dtype=dtype)
     some = [case for case in CASES if case.name in ("moved and paused", "restored")]
     made = certify(loaded, hostile=True, max_new=20, tokens=tokens, cases=some)
     assert made.holds
@@ -97,7 +97,7 @@ def test_the_table_of_safeguards_names_every_model_of_the_tiny_list():
 def test_each_safeguard_taken_away_is_caught_by_unequal_bits(name, model):
     where, operations = BITES[name]
     made = certify(
-        load_model(f"tiny:{model}"),
+        load_decoder(f"tiny:{model}"),
         hostile=True,
         safeguards=Safeguards().without(name),
         max_new=24 if name == "raw_rings" else 6,
@@ -131,7 +131,7 @@ def test_rings_that_do_not_move_raw_are_caught_at_any_window(window):
 def test_without_hostile_kernels_a_cpu_hides_the_stock_way_of_products():
     """Why the hostile kernels exist: MLX's CPU kernels are row-stable."""
     made = certify(
-        load_model("tiny:llama"),
+        load_decoder("tiny:llama"),
         safeguards=Safeguards().without("fixed_width"),
         max_new=8,
         tokens=300,

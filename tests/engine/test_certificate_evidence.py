@@ -10,7 +10,7 @@ from qwisp.engine.proof.certificate_evidence import Evidence, RingUse
 from qwisp.engine.proof.certificate_runs import Case, prompt_lengths
 from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import tiny_config
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 
 from .doubles import DOUBLES
 
@@ -87,7 +87,7 @@ def test_lengths_lie_on_both_sides_of_the_first_two_block_boundaries():
 def test_what_is_seen_is_what_ran():
     """300 tokens beside 13: 12 are decoded, of which the last is never fed; 13 wrap no ring."""
     pair = Case(name="pair", company=1, longest_at=1, turn=2)
-    made = certify(load_model("tiny:gemma3"), max_new=12, tokens=300, cases=[pair])
+    made = certify(load_decoder("tiny:gemma3"), max_new=12, tokens=300, cases=[pair])
     assert [row.request for row in made.rows if row.case == "pair"] == [3, 0]
     seen = made.exercised.as_dict()
     assert seen == {
@@ -118,7 +118,7 @@ def test_each_faulty_engine_is_caught(name):
     alike = name in ("running rescale", "bf16 scores")  # the same fault alone and in company
     with DOUBLES[name]():
         made = certify(
-            load_model("tiny:llama"),
+            load_decoder("tiny:llama"),
             hostile=True,
             max_new=4,
             tokens=520,
@@ -134,7 +134,7 @@ def test_each_faulty_engine_is_caught(name):
 
 
 def test_the_engine_without_a_fault_passes_the_same():
-    made = certify(load_model("tiny:llama"), hostile=True, max_new=4, tokens=520, cases=[BESIDE])
+    made = certify(load_decoder("tiny:llama"), hostile=True, max_new=4, tokens=520, cases=[BESIDE])
     assert made.holds
 
 

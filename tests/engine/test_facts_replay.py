@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pytest
 
-from qwisp.engine.clients import Request
+from qwisp.engine.clients import TokenRequest
 from qwisp.errors import BadInput
 from qwisp.facts.file import (
     AskRecord,
@@ -44,10 +44,10 @@ def fail_the_grant_of_request_6(inner: Executor) -> Executor:
 def the_run(ahead: int) -> Ran:
     requests = prompts(LENGTHS, seed=3)
     plain = run("hybrid", requests, MAX_NEW, layout=LAYOUT, arrivals=ARRIVALS, cancels=CANCELS)
-    # Request 1 stops at a token it really says, well before its maximum.
+    # TokenRequest 1 stops at a token it really says, well before its maximum.
     tokens = plain.replies[1].tokens
     stop = next(token for n, token in enumerate(tokens) if n > 28 and token not in tokens[:n])
-    requests[1] = Request(prompt=requests[1].prompt, stop_tokens=frozenset([stop]))
+    requests[1] = TokenRequest(prompt=requests[1].prompt, stop_tokens=frozenset([stop]))
     return run(
         "hybrid",
         requests,

@@ -10,7 +10,7 @@ import pytest
 
 from qwisp.engine import executor as executor_module
 from qwisp.engine import sampling
-from qwisp.engine.clients import Request, Script
+from qwisp.engine.clients import ScriptedClients, TokenRequest
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.model.decoder import Decoder
 from qwisp.engine.model.mixers import Attention
@@ -63,15 +63,15 @@ SITES = {
     "issue": (executor_module.mx, "async_eval"),
     "read": (executor_module, "raw_words"),
     "draw": (sampling, "draw"),
-    "client": (Script, "token"),
+    "client": (ScriptedClients, "token"),
 }
 STEP = ("decode", "half a decode", "issue", "read")  # nobody's own: they end who took part
 
 
-def asked() -> dict[int, Request]:
+def asked() -> dict[int, TokenRequest]:
     made = prompts([7, 20, 3, 440], seed=8)
     return {
-        i: Request(prompt=r.prompt, sampling=Sampling(temperature=0.9, seed=i))
+        i: TokenRequest(prompt=r.prompt, sampling=Sampling(temperature=0.9, seed=i))
         for i, r in made.items()
     }
 
@@ -197,14 +197,14 @@ def test_a_client_without_a_request_and_one_that_cannot_hear_the_end_fail_alone(
     assert two == (0, "the prompt has 9 tokens, 10 were announced")
 
     for token in (256, 2**40, -1):  # a lookup beyond the table would read what lies there
-        hand.script._requests[2] = Request(prompt=(5, token, 7))
+        hand.script._requests[2] = TokenRequest(prompt=(5, token, 7))
         (three,) = hand.round(Admit(2, hand.places[2], 3)).failed
         assert three == (0, f"the prompt holds token {token}")
 
-    def ended(self: Script, end: End) -> None:
+    def ended(self: ScriptedClients, end: End) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr(Script, "ended", ended)
+    monkeypatch.setattr(ScriptedClients, "ended", ended)
     outcome = hand.round(End(2, "failed", "x", hand.places[2]), decode=[0])
     assert outcome == (
         1,

@@ -7,7 +7,7 @@ import pytest
 from qwisp.engine.proof.certificate import certify
 from qwisp.engine.spec.identity import Safeguards
 from qwisp.engine.spec.tiny import MORE_TINY, TINY
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 
 from .pairwise import covering_array, covers
 from .test_batched_equals_solo import FACTORS, check
@@ -62,7 +62,7 @@ def test_cut_saved_and_restored_at_every_residue(model, residue):
 @pytest.mark.slow
 @pytest.mark.parametrize("model", list(MORE_TINY))
 def test_the_stock_way_is_caught(model):
-    loaded = load_model(f"tiny:{model}")
+    loaded = load_decoder(f"tiny:{model}")
     stock = certify(loaded, hostile=True, max_new=12, tokens=300, safeguards=Safeguards.none())
     assert not stock.holds
     assert any(row.operation for row in stock.rows)
@@ -72,6 +72,6 @@ def test_the_stock_way_is_caught(model):
 @pytest.mark.parametrize("dtype", FACTORS["dtype"])
 @pytest.mark.parametrize("model", [*TINY, *MORE_TINY])
 def test_a_family_is_certified_in_full_at_1300_tokens(model, dtype):
-    made = certify(load_model(f"tiny:{model}", dtype=dtype), hostile=True)
+    made = certify(load_decoder(f"tiny:{model}", dtype=dtype), hostile=True)
     assert made.verdict == "identical", [row for row in made.rows if row.step is not None]
     assert made.exercised.longest_tokens == 1299

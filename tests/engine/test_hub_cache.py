@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.errors import BadInput
 
 from .oracle import engine_steps
@@ -36,17 +36,17 @@ def point_main_to(text, cache, name="org/mine"):
 def test_a_name_is_resolved_in_the_local_cache(cache):
     written(snapshot(cache))
     with pytest.raises(BadInput, match="no complete download"):
-        load_model("org/mine")  # nothing says that this download was ever finished
+        load_decoder("org/mine")  # nothing says that this download was ever finished
     point_main_to("a" * 40, cache)
-    assert load_model("org/mine").name == "org/mine"
-    assert equal(engine_steps(load_model("org/mine"), PROMPT, 6), reference())
+    assert load_decoder("org/mine").name == "org/mine"
+    assert equal(engine_steps(load_decoder("org/mine"), PROMPT, 6), reference())
     written(snapshot(cache, revision="b" * 40), "gemma3")
-    assert load_model("org/mine").spec.family != "gemma3_text"
+    assert load_decoder("org/mine").spec.family != "gemma3_text"
     point_main_to("b" * 40, cache)
-    assert load_model("org/mine").spec.family == "gemma3_text"
+    assert load_decoder("org/mine").spec.family == "gemma3_text"
     point_main_to("c" * 40, cache)
     with pytest.raises(BadInput, match="no complete download"):
-        load_model("org/mine")
+        load_decoder("org/mine")
 
 
 def test_a_branch_never_points_out_of_the_cache(cache, tmp_path):
@@ -54,21 +54,21 @@ def test_a_branch_never_points_out_of_the_cache(cache, tmp_path):
     snapshot(cache).mkdir(parents=True)
     point_main_to("../../elsewhere", cache)
     with pytest.raises(BadInput, match="no complete download"):
-        load_model("org/mine")
+        load_decoder("org/mine")
 
 
 def test_a_name_that_is_not_there_says_how_to_get_it(cache):
     with pytest.raises(BadInput) as caught:
-        load_model("org/absent")
+        load_decoder("org/absent")
     assert "hf download org/absent" in caught.value.todo
     assert "not in the local cache" in caught.value.what
     snapshot(cache).mkdir(parents=True)
     point_main_to("a" * 40, cache)
     with pytest.raises(BadInput, match="lacks"):
-        load_model("org/mine")
+        load_decoder("org/mine")
     for text in ("", "nowhere", "a/b/c", "../x/y", "a\0b", "x" * 5000, "a--b/c", "-a/b.git"):
         with pytest.raises(BadInput):
-            load_model(text)
+            load_decoder(text)
 
 
 def test_the_cache_is_where_the_hub_tools_have_it():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from qwisp.engine.model.rope import Rotation
 from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import MORE_TINY, TINY, tiny_config
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.engine.weights.random_weights import random_weights
 from qwisp.errors import BadConfig, BadInput, QwispError
 
@@ -43,7 +43,7 @@ def overwritten(folder, weights):
 
 
 def reference(name="llama"):
-    return engine_steps(load_model(f"tiny:{name}"), PROMPT, 6)
+    return engine_steps(load_decoder(f"tiny:{name}"), PROMPT, 6)
 
 
 def equal(a, b):
@@ -52,25 +52,25 @@ def equal(a, b):
 
 def test_a_saved_model_has_the_bits_of_the_one_in_memory(tmp_path):
     written(tmp_path)
-    loaded = load_model(tmp_path)
+    loaded = load_decoder(tmp_path)
     assert loaded.dtype == "float32"
     assert equal(engine_steps(loaded, PROMPT, 6), reference())
-    assert not equal(engine_steps(load_model("tiny:llama", seed=1), PROMPT, 6), reference())
+    assert not equal(engine_steps(load_decoder("tiny:llama", seed=1), PROMPT, 6), reference())
 
 
 def test_a_model_takes_the_type_of_its_norms_or_the_one_asked_for(tmp_path):
     written(tmp_path, dtype="bfloat16")
-    assert load_model(tmp_path).dtype == "bfloat16"
-    assert load_model(tmp_path, dtype="float32").decoder.dtype == mx.float32
+    assert load_decoder(tmp_path).dtype == "bfloat16"
+    assert load_decoder(tmp_path, dtype="float32").decoder.dtype == mx.float32
     with pytest.raises(BadInput, match="int8"):
-        load_model(tmp_path, dtype="int8")
+        load_decoder(tmp_path, dtype="int8")
 
 
 def test_other_towers_are_skipped_and_counted(tmp_path):
     weights = written(tmp_path, "hybrid")
     tower = {f"vision_tower.blocks.{i}.weight": mx.zeros((2, 2)) for i in range(5)}
     overwritten(tmp_path, weights | tower | {"mtp.norm.weight": mx.zeros((4,))})
-    loaded = load_model(tmp_path)
+    loaded = load_decoder(tmp_path)
     assert loaded.skipped == {"vision_tower": 5, "mtp": 1}
     assert equal(engine_steps(loaded, PROMPT, 6), reference("hybrid"))
 
@@ -82,7 +82,7 @@ def test_a_prefix_that_the_config_does_not_say_is_found(name, tmp_path):
         return bare if key != bare else f"language_model.{key}"
 
     written(tmp_path, name, rename=other)
-    assert equal(engine_steps(load_model(tmp_path), PROMPT, 6), reference(name))
+    assert equal(engine_steps(load_decoder(tmp_path), PROMPT, 6), reference(name))
 
 
 def test_shards_are_read_by_their_index(tmp_path):
@@ -95,24 +95,24 @@ def test_shards_are_read_by_their_index(tmp_path):
         where |= dict.fromkeys(dict(weights[n::2]), name)
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": where}))
-    assert equal(engine_steps(load_model(tmp_path), PROMPT, 6), reference())
+    assert equal(engine_steps(load_decoder(tmp_path), PROMPT, 6), reference())
     (tmp_path / names[1]).unlink()
     with pytest.raises(BadInput, match=names[1]):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
     index.write_text(json.dumps({"weight_map": {"a": "../model.safetensors"}}))
     with pytest.raises(BadInput, match="names"):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
     for text in ("", "[]", "{}", '{"weight_map": 3}', "[" * 100_000):
         index.write_text(text)
         with pytest.raises(BadInput, match="no index"):
-            load_model(tmp_path)
+            load_decoder(tmp_path)
 
 
 def test_a_weight_that_stands_in_two_files_is_refused(tmp_path):
     weights = written(tmp_path)
     mx.save_safetensors(str(tmp_path / "more.safetensors"), dict(list(weights.items())[:1]))
     with pytest.raises(BadInput, match="another file"):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
 
 
 def test_a_missing_weight_is_named(tmp_path):
@@ -120,7 +120,7 @@ def test_a_missing_weight_is_named(tmp_path):
     del weights["model.layers.1.mlp.up_proj.weight"]
     overwritten(tmp_path, weights)
     with pytest.raises(BadInput, match=r"model\.layers\.1\.mlp\.up_proj\.weight is missing"):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
 
 
 def test_a_wrong_shape_is_named_with_both(tmp_path):
@@ -128,7 +128,7 @@ def test_a_wrong_shape_is_named_with_both(tmp_path):
     weights["model.layers.0.self_attn.k_proj.weight"] = mx.zeros((64, 65))
     overwritten(tmp_path, weights)
     with pytest.raises(BadInput, match=r"k_proj\.weight has shape \(64, 65\).*\(64, 64\)"):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
 
 
 def test_a_weight_that_nobody_reads_is_refused(tmp_path):
@@ -136,7 +136,7 @@ def test_a_weight_that_nobody_reads_is_refused(tmp_path):
     weights["model.layers.0.self_attn.q_proj.bias"] = mx.zeros((128,))
     overwritten(tmp_path, weights)
     with pytest.raises(BadInput, match=r"1 weights are not known.*q_proj\.bias"):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
 
 
 def test_an_unconverted_layout_says_how_to_convert_it(tmp_path):
@@ -144,13 +144,13 @@ def test_an_unconverted_layout_says_how_to_convert_it(tmp_path):
     name = next(key for key in weights if "conv1d" in key)
     overwritten(tmp_path, weights | {name: weights[name].swapaxes(1, 2)})
     with pytest.raises(BadInput, match=r"mlx_lm\.convert"):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
     weights = written(tmp_path, "qwen3_moe")
     name = next(key for key in weights if "switch_mlp" in key)
     one = {name.replace("switch_mlp", "experts.0"): mx.zeros((2, 2))}
     overwritten(tmp_path, {k: v for k, v in weights.items() if k != name} | one)
     with pytest.raises(BadInput, match=r"mlx_lm\.convert"):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
 
 
 def quantised(folder, bits=4, group_size=32, stated=None):
@@ -168,16 +168,16 @@ def quantised(folder, bits=4, group_size=32, stated=None):
 
 def test_bits_and_group_size_follow_from_the_shapes(tmp_path):
     _, stem = quantised(tmp_path, bits=8, group_size=64)
-    kept = load_model(tmp_path).decoder.layers[0].ffn.up.weight
+    kept = load_decoder(tmp_path).decoder.layers[0].ffn.up.weight
     assert (kept.bits, kept.group_size) == (8, 64)
     own = {stem: {"group_size": 64, "bits": 8}}
     quantised(tmp_path, 8, 64, {"group_size": 32, "bits": 4, **own})
-    load_model(tmp_path)
+    load_decoder(tmp_path)
 
 
 def test_a_config_that_contradicts_the_packed_shapes_is_refused(tmp_path):
     quantised(tmp_path, group_size=32, bits=4)
-    load_model(tmp_path)
+    load_decoder(tmp_path)
     _, stem = quantised(tmp_path, 8, 64)
     for stated in (
         {"group_size": 64, "bits": 4},
@@ -188,7 +188,7 @@ def test_a_config_that_contradicts_the_packed_shapes_is_refused(tmp_path):
         config = tiny_config("llama") | {"quantization": stated}
         (tmp_path / "config.json").write_text(json.dumps(config))
         with pytest.raises(BadInput, match="config"):
-            load_model(tmp_path)
+            load_decoder(tmp_path)
 
 
 def test_other_ways_of_quantising_are_refused_by_name(tmp_path):
@@ -199,7 +199,7 @@ def test_other_ways_of_quantising_are_refused_by_name(tmp_path):
     ):
         written(tmp_path, **{key: asked})
         with pytest.raises(BadConfig, match=said):
-            load_model(tmp_path)
+            load_decoder(tmp_path)
 
 
 @pytest.mark.parametrize("part", ["scales", "biases", "weight"])
@@ -208,18 +208,18 @@ def test_a_broken_packed_weight_is_named(part, tmp_path):
     broken = {f"{stem}.{part}": weights[f"{stem}.{part}"][:, :-1]}
     overwritten(tmp_path, weights | broken)
     with pytest.raises(BadInput, match="up_proj has weight"):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
     del weights[f"{stem}.{part}"]
     overwritten(tmp_path, weights)
     with pytest.raises(BadInput, match="up_proj"):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
 
 
 @pytest.mark.parametrize("family", ["mamba", "gpt_oss", "deepseek_v3", "nonsense", ""])
 def test_a_family_that_is_not_run_is_refused_by_name(family, tmp_path):
     written(tmp_path, model_type=family)
     with pytest.raises(BadConfig, match=family or "model_type") as caught:
-        load_model(tmp_path)
+        load_decoder(tmp_path)
     assert not family or "llama" in caught.value.todo
 
 
@@ -240,7 +240,7 @@ def test_a_family_that_is_not_run_is_refused_by_name(family, tmp_path):
 def test_a_key_that_cannot_be_obeyed_is_named(keys, said, tmp_path):
     written(tmp_path, **keys)
     with pytest.raises(BadConfig, match=said):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -270,10 +270,10 @@ def test_pickled_weights_and_remote_code_are_never_run(tmp_path):
     (tmp_path / "bomb.py").write_text(f"open({str(tmp_path / 'exploded')!r}, 'w')")
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb()))
     with pytest.raises(BadInput, match="no safetensors"):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(pickle.dumps(Bomb()))
     with pytest.raises(BadInput):
-        load_model(tmp_path)
+        load_decoder(tmp_path)
     assert not (tmp_path / "exploded").exists()
 
 
@@ -285,7 +285,7 @@ def test_a_file_cut_anywhere_is_an_error(tmp_path):
     for length in (0, 7, 8, 100, header - 1, header, header + 1, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         with pytest.raises(QwispError):
-            load_model(tmp_path)
+            load_decoder(tmp_path)
 
 
 @settings(
@@ -302,7 +302,7 @@ def test_flipped_bytes_of_a_header_load_or_are_refused(tmp_path, data):
         whole[data.draw(st.integers(0, end - 1))] = data.draw(st.integers(0, 255))
     (tmp_path / "model.safetensors").write_bytes(whole)
     with contextlib.suppress(QwispError):  # anything else would fail the test
-        load_model(tmp_path)
+        load_decoder(tmp_path)
 
 
 ODD = st.one_of(

@@ -21,7 +21,7 @@ from qwisp.engine.model.step import Context, Lane, Step, Window
 from qwisp.engine.spec.decoder_spec import MoeFfn
 from qwisp.engine.spec.identity import Safeguards
 from qwisp.engine.spec.tiny import MORE_TINY, TINY
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.scheduling.contract import Place
 
 from .oracle import CHUNK, compare, engine_steps, oracle_model, oracle_steps, save
@@ -156,7 +156,7 @@ def test_a_key_that_changes_the_arithmetic_is_obeyed(name, tmp_path):
     if loads_plain:  # the same weights under the plain config: somebody who missed the key
         (tmp_path / "config.json").write_text(json.dumps(FAMILIES[family]))
         prompt = tuple(np.random.default_rng(1).integers(0, 256, 100).tolist())
-        missed = engine_steps(load_model(tmp_path), prompt, 1)
+        missed = engine_steps(load_decoder(tmp_path), prompt, 1)
         assert np.abs(missed.logits[0] - theirs.logits[0]).max() > 10 * BOUND
 
 
@@ -181,7 +181,7 @@ def test_a_changed_weight_is_seen(tmp_path):
     model = oracle_model(config)
     save(tmp_path, model, config)
     prompt = tuple(range(60))
-    ours = engine_steps(load_model(tmp_path), prompt, 4)
+    ours = engine_steps(load_decoder(tmp_path), prompt, 4)
     w = model.model.layers[1].mlp.down_proj.weight
     w[3, 5] = w[3, 5] + 0.01
     assert distance(ours, oracle_steps(model, prompt, 4)) > BOUND

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from qwisp.engine.clients import Script
+from qwisp.engine.clients import ScriptedClients
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.sampling import Sampling
 from qwisp.scheduling.contract import Admit, Grant, Outcome
@@ -97,7 +97,7 @@ def test_stops_and_tokens_are_counted_as_they_came(ahead, at, outcome):
 def test_a_run_ends_where_its_clients_say(ahead, monkeypatch):
     hand = Hand("llama", [100, 400], prompts([9, 330], seed=3), ahead=ahead)
     hand.start(0, 0)
-    monkeypatch.setattr(Script, "rounds_free", lambda self, round: 3)
+    monkeypatch.setattr(ScriptedClients, "rounds_free", lambda self, round: 3)
     assert hand.round(decode=[0], steps=9) == Outcome(3)
     assert hand.round(decode=[0], steps=2) == Outcome(2)
     assert len(hand.script.replies[0].tokens) == 5

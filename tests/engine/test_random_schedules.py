@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qwisp.engine.clients import Request
+from qwisp.engine.clients import TokenRequest
 from qwisp.engine.sampling import Sampling
 from qwisp.scheduling.contract import End, Executor, Round
 from qwisp.scheduling.settings import Settings
@@ -20,12 +20,12 @@ NUM_REQUESTS = 9
 MODELS = ("hybrid", "gemma3", "hybrid_moe", "llama", "qwen3_moe")
 
 
-def random_request(rng: np.random.Generator) -> Request:
+def random_request(rng: np.random.Generator) -> TokenRequest:
     prompt = tuple(rng.integers(0, 256, int(rng.integers(1, 150))).tolist())
     temperature = float(rng.choice([0.0, 0.7]))
     stops = frozenset(rng.integers(0, 256, int(rng.choice([0, 4]))).tolist())
     sampling = Sampling(temperature=temperature, seed=int(rng.integers(1000)))
-    return Request(prompt=prompt, sampling=sampling, stop_tokens=stops)
+    return TokenRequest(prompt=prompt, sampling=sampling, stop_tokens=stops)
 
 
 @pytest.mark.parametrize(

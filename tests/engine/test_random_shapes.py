@@ -10,7 +10,7 @@ import pytest
 from qwisp.engine.proof.certificate_runs import CHUNK_TOKENS
 from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import tiny_config
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.errors import BadConfig
 from qwisp.spec.data_files import data_path
 from qwisp.spec.layers import SlidingWindow
@@ -28,15 +28,15 @@ def packed(model) -> set[str]:
 def test_a_config_is_run_in_its_own_type_and_bits(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**WIDE, "dtype": "float16"}))
-    plain = load_model(f"random:{tmp_path}")
+    plain = load_decoder(f"random:{tmp_path}")
     assert plain.name == f"random:{tmp_path.name}"
     assert plain.dtype == "float16"
     assert not packed(plain)
-    assert load_model(f"random:{path}", dtype="float32").dtype == "float32"
+    assert load_decoder(f"random:{path}", dtype="float32").dtype == "float32"
     (tmp_path / "four.json").write_text(
         json.dumps({**WIDE, "quantization": {"bits": 4, "group_size": 32}})
     )
-    four = load_model(f"random:{tmp_path / 'four.json'}")
+    four = load_decoder(f"random:{tmp_path / 'four.json'}")
     assert four.name == "random:four"
     assert four.dtype == "bfloat16"
     assert packed(four)
@@ -48,7 +48,7 @@ def test_a_config_is_run_in_its_own_type_and_bits(tmp_path):
 def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(WIDE))
-    one, same, other = (load_model(f"random:{path}", seed=n).decoder.arrays for n in (1, 1, 2))
+    one, same, other = (load_decoder(f"random:{path}", seed=n).decoder.arrays for n in (1, 1, 2))
     assert all(mx.array_equal(a, b) for a, b in zip(one, same, strict=True))
     assert not all(mx.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
@@ -56,14 +56,14 @@ def test_equal_seeds_give_equal_weights_and_others_do_not(tmp_path):
 def test_a_bundled_model_is_a_config_beside_its_source(tmp_path):
     path = tmp_path / "bundled.json"
     path.write_text(json.dumps({"source": "written here", "config": WIDE}))
-    assert load_model(f"random:{path}").decoder.spec.hidden == 64
+    assert load_decoder(f"random:{path}").decoder.spec.hidden == 64
 
 
 def test_what_is_no_config_is_refused(tmp_path):
     path = tmp_path / "config.json"
     path.write_text("[1]")
     with pytest.raises(BadConfig, match="holds no JSON object"):
-        load_model(f"random:{path}")
+        load_decoder(f"random:{path}")
 
 
 @pytest.mark.parametrize("path", SHAPES, ids=lambda path: path.stem)

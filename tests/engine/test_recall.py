@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from qwisp.engine.cache.buffers import Recurrent, Ring, Rows
-from qwisp.engine.clients import Request
+from qwisp.engine.clients import TokenRequest
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.proof.hostile import HostileOps
 from qwisp.engine.proof.recall_run import recall_in_a_crowd
@@ -62,8 +62,8 @@ def answered(
     Session 8 is free at first: lane after lane moves on into the one left before it.
     """
     length = max(len(q.prompt) for q in questions)
-    requests = {i: Request(prompt=q.prompt) for i, q in enumerate(questions)}
-    requests |= {LANES + i: Request(prompt=q.prompt) for i, q in enumerate(questions)}
+    requests = {i: TokenRequest(prompt=q.prompt) for i, q in enumerate(questions)}
+    requests |= {LANES + i: TokenRequest(prompt=q.prompt) for i, q in enumerate(questions)}
     rows = [length + REPLY + 8 * n for n in range(LANES + 1)]
     hand = Hand(
         f"recall_{kind}",

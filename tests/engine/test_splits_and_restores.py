@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from qwisp.engine.cache.buffers import Recurrent, Ring, Rows
-from qwisp.engine.clients import Request
+from qwisp.engine.clients import TokenRequest
 from qwisp.engine.model.mixers import Attention
 from qwisp.engine.model.step import Window
 from qwisp.engine.proof.hostile import HostileOps
@@ -31,12 +31,12 @@ SOME = [(model, residue) for model in TINY for residue in (0, 1, 7, 20, 31, 33, 
 RESIDUES = ALL + [pair for pair in SOME if pair[0] != "hybrid_moe"]
 
 
-def requests() -> dict[int, Request]:
+def requests() -> dict[int, TokenRequest]:
     rng = np.random.default_rng(5)
     prompt = tuple(rng.integers(0, 256, LENGTH).tolist())
     other = tuple(rng.integers(0, 256, 70).tolist())
-    same = {i: Request(prompt=prompt) for i in (0, 1, 2)}
-    return same | {9: Request(prompt=other)}
+    same = {i: TokenRequest(prompt=prompt) for i in (0, 1, 2)}
+    return same | {9: TokenRequest(prompt=other)}
 
 
 @lru_cache
@@ -82,7 +82,7 @@ def test_restored_in_bf16(model):
 
 def test_chunks_of_256_split_anywhere_too():
     rng = np.random.default_rng(6)
-    asked = {i: Request(prompt=tuple(rng.integers(0, 256, 400).tolist())) for i in (0,)}
+    asked = {i: TokenRequest(prompt=tuple(rng.integers(0, 256, 400).tolist())) for i in (0,)}
     words = []
     for cuts in ([], [1, 255, 256, 300], [128, 399]):
         hand = Hand("hybrid", [512], asked, ops=HostileOps(), chunk=256)

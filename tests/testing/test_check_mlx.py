@@ -15,7 +15,7 @@ import pytest
 
 from qwisp.engine.build import open_engine
 from qwisp.engine.cache.buffers import BLOCK, KeyRange
-from qwisp.engine.clients import Request, Script
+from qwisp.engine.clients import ScriptedClients, TokenRequest
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.model import mixers
 from qwisp.engine.model.mixers import Attention
@@ -67,8 +67,8 @@ class UnkindOps(HostileOps):
 
 
 def executor(requests: Sequence[ScriptedRequest], ops: type[Ops] = Ops) -> MlxExecutor:
-    script = Script.of(
-        {r.id: Request(prompt=prompt(r)) for r in requests},
+    script = ScriptedClients.of(
+        {r.id: TokenRequest(prompt=prompt(r)) for r in requests},
         max_new={r.id: r.max_new for r in requests},
         arrivals={r.id: r.arrives for r in requests},
         cancels={r.id: r.cancelled for r in requests if r.cancelled is not None},

@@ -28,7 +28,7 @@ DEFINITION = "definition"
 """The case whose rows hold attention against its definition; `steps` counts compared rows there."""
 
 
-class Row(NamedTuple):
+class CertificateRow(NamedTuple):
     """One request under one case: identical (`step` None), or where and by what it differs.
 
     `ulp` is the distance of the logits at that step in units of the last place. `operation`, the
@@ -64,7 +64,7 @@ class Certificate:
 
     model: str
     identity: Identity
-    rows: tuple[Row, ...]
+    rows: tuple[CertificateRow, ...]
     altered: Mapping[str, int]
     exercised: Evidence
     missing: tuple[Missing, ...]
@@ -131,7 +131,7 @@ def certify(
     )
 
 
-def _rows(runs: Runs, case: Case) -> Iterator[Row]:
+def _rows(runs: Runs, case: Case) -> Iterator[CertificateRow]:
     replies, moves = runs.together(case)
     is_named = False
     for i in runs.company(case):
@@ -143,17 +143,21 @@ def _rows(runs: Runs, case: Case) -> Iterator[Row]:
             is_named = True
         operation = f"{parting.operation} at position {parting.position}" if parting else ""
         kind = _layer_kind(runs.model, parting.operation) if parting else ""
-        yield Row(case.name, i, len(solo.logits), moves.get(i, 0), step, ulp, kind, operation)
+        yield CertificateRow(
+            case.name, i, len(solo.logits), moves.get(i, 0), step, ulp, kind, operation
+        )
 
 
-def _definition_row(runs: Runs, request_id: int) -> Row:
+def _definition_row(runs: Runs, request_id: int) -> CertificateRow:
     tap, begin = runs.define(request_id), len(runs.prompts[request_id]) - 1
     if tap.first is None:
-        return Row(DEFINITION, request_id, tap.rows, 0, None, 0, "", "")
+        return CertificateRow(DEFINITION, request_id, tap.rows, 0, None, 0, "", "")
     position, ulp, operation = tap.first
     named = f"{operation} at position {position}"
     kind = _layer_kind(runs.model, operation)
-    return Row(DEFINITION, request_id, tap.rows, 0, max(0, position - begin), ulp, kind, named)
+    return CertificateRow(
+        DEFINITION, request_id, tap.rows, 0, max(0, position - begin), ulp, kind, named
+    )
 
 
 def _bisect(runs: Runs, case: Case, request_id: int) -> Parting | None:

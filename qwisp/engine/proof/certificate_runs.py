@@ -9,7 +9,7 @@ import numpy as np
 
 from qwisp.engine.build import Engine, open_engine
 from qwisp.engine.cache.buffers import BLOCK
-from qwisp.engine.clients import Reply, Request, Script
+from qwisp.engine.clients import Reply, ScriptedClients, TokenRequest
 from qwisp.engine.model.ops import Ops
 from qwisp.engine.proof.certificate_definition import DefinitionTap
 from qwisp.engine.proof.certificate_evidence import Evidence, Watched
@@ -182,15 +182,17 @@ class Runs:
         contexts: tuple[int, ...],
         case: Case,
         tap: Trail | DefinitionTap | None,
-    ) -> tuple[Engine, Script]:
+    ) -> tuple[Engine, ScriptedClients]:
         requests = {
-            i: Request(
+            i: TokenRequest(
                 prompt=self.prompts[i], sampling=Sampling(temperature=case.temperature, seed=i)
             )
             for i in ids
         }
         arrivals = {i: case.gap_rounds * n for n, i in enumerate(ids)}
-        script = Script.of(requests, max_new=dict.fromkeys(ids, self._max_new), arrivals=arrivals)
+        script = ScriptedClients.of(
+            requests, max_new=dict.fromkeys(ids, self._max_new), arrivals=arrivals
+        )
         budget = case.budget_tokens
         engine = open_engine(
             self.model,

@@ -34,7 +34,7 @@ class Kernels(Protocol):
         """Return outputs `[W, T, ...]` and the state after T tokens."""
 
 
-class Finding(NamedTuple):
+class KernelFinding(NamedTuple):
     """One kernel in one case: equal to its definition, or what was wrong."""
 
     kernel: str
@@ -43,7 +43,7 @@ class Finding(NamedTuple):
     detail: str = ""
 
 
-def check_kernels(kernels: Kernels, seed: int = 0) -> list[Finding]:
+def check_kernels(kernels: Kernels, seed: int = 0) -> list[KernelFinding]:
     """Return a finding for each kernel, head size and type; a kernel that fails to build is one.
 
     Lanes of 1 to 700 rows lie side by side, so that part blocks and full ones meet.
@@ -61,14 +61,14 @@ def check_kernels(kernels: Kernels, seed: int = 0) -> list[Finding]:
     return findings
 
 
-def _tried(kernel: str, case: str, pairs: Any) -> Finding:
+def _tried(kernel: str, case: str, pairs: Any) -> KernelFinding:
     try:
         differing = [name for name, ours, theirs in pairs() if not np.array_equal(ours, theirs)]
     except (RuntimeError, ValueError) as error:  # a compiler's message, first line
-        return Finding(kernel, case, False, str(error).strip().partition("\n")[0][:120])
+        return KernelFinding(kernel, case, False, str(error).strip().partition("\n")[0][:120])
     if differing:
-        return Finding(kernel, case, False, f"other bits in {', '.join(differing)}")
-    return Finding(kernel, case, True)
+        return KernelFinding(kernel, case, False, f"other bits in {', '.join(differing)}")
+    return KernelFinding(kernel, case, True)
 
 
 def _attention(
@@ -135,6 +135,6 @@ def this_device() -> Device:
     return Device(name, gpu_backend() or "cpu", mx.__version__, bool(works))
 
 
-def kernel_findings() -> list[Finding]:
+def kernel_findings() -> list[KernelFinding]:
     """Return a finding per own kernel and case on this GPU; none on a CPU, which has none."""
     return check_kernels(OwnKernels()) if gpu_backend() else []

@@ -13,7 +13,7 @@ from qwisp.engine.build import arena_plan
 from qwisp.engine.cache.arena import Arena, ArenaPlan
 from qwisp.engine.spec.tiny import MORE_TINY, TINY
 from qwisp.engine.weights.loaded import LoadedModel
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.reconcile import Reconciled
@@ -52,7 +52,7 @@ def reconcile_live(
     try:
         for name in names:
             with _counted() as counted:
-                model = load_model(name, dtype=dtype)
+                model = load_decoder(name, dtype=dtype)
             rows += _weight_rows(model, counted[0])
             for context in contexts:
                 rows += _arena_rows(model, context, chunk_tokens)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from qwisp.engine.build import Engine, open_engine
-from qwisp.engine.clients import Request, Script
+from qwisp.engine.clients import ScriptedClients, TokenRequest
 from qwisp.engine.text.recall_text import Kind, question
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout
 from qwisp.scheduling.settings import Settings
@@ -48,12 +48,12 @@ def recall_in_a_crowd(
     small, large = len(asked[0].prompt) + GROW_TOKENS, len(asked[0].prompt) + reply_tokens + 8
     contexts = (*[small] * lanes, *[large] * max(1, lanes // 4))
     layout = Layout.sessions(*contexts)
-    script = Script.of(
-        {i: Request(prompt=q.prompt) for i, q in enumerate(asked)},
+    script = ScriptedClients.of(
+        {i: TokenRequest(prompt=q.prompt) for i, q in enumerate(asked)},
         max_new=dict.fromkeys(range(lanes), reply_tokens),
     )
     settings = Settings(grow_tokens=GROW_TOKENS - 1, chunk_tokens=CHUNK_TOKENS)
-    engine = open_engine(load_model(f"recall_{kind}"), layout, script, settings)
+    engine = open_engine(load_decoder(f"recall_{kind}"), layout, script, settings)
     drive(engine.scheduler, engine.executor)
     kinds = Counter((entry.kind, entry.id) for entry in engine.scheduler.log)
     rows = []

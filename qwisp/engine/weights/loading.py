@@ -24,7 +24,7 @@ RANDOM_PREFIX = "random"
 SMOLLM2 = "smollm2"
 
 
-def load_model(source: str | Path, *, dtype: str | None = None, seed: int = 0) -> LoadedModel:
+def load_decoder(source: str | Path, *, dtype: str | None = None, seed: int = 0) -> LoadedModel:
     """Return the model of a folder, of `org/name` in the local Hugging Face cache, of a bundled
     recall model, of `smollm2`, or of `tiny[:NAME]` or `random:CONFIG` (random weights of `seed`).
 

@@ -52,7 +52,7 @@ def build(kind: Kind) -> tuple[dict[str, Any], dict[str, mx.array]]:
     return config, made
 
 
-def write(folder: Path, kind: Kind) -> Path:
+def write_recall(folder: Path, kind: Kind) -> Path:
     """Write config, weights and a tokenizer of one word a token; return the folder."""
     config, weights = build(kind)
     target = folder / f"recall_{kind}"
@@ -245,5 +245,5 @@ def _tokenizer() -> Mapping[str, Any]:
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else data_path("models")
     for kind in KINDS:
-        made = write(folder, kind)
+        made = write_recall(folder, kind)
         print(made, sum(path.stat().st_size for path in made.iterdir()), "bytes")

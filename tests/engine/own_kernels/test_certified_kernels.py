@@ -7,7 +7,7 @@ import pytest
 
 from qwisp.engine.executor import MlxExecutor
 from qwisp.engine.proof.certificate import DEFINITION, certify
-from qwisp.engine.weights.loading import load_model
+from qwisp.engine.weights.loading import load_decoder
 
 from . import host
 from .lane_kernels import HostKernels
@@ -36,7 +36,7 @@ def test_decoded_rows_of_own_kernels_are_held_against_numpy(made, tmp_path, monk
         self.context.kernels = kernels
 
     monkeypatch.setattr(MlxExecutor, "__init__", with_kernels)
-    found = certify(load_model("tiny:gemma3", dtype="bfloat16"), max_new=4, tokens=300, cases=[])
+    found = certify(load_decoder("tiny:gemma3", dtype="bfloat16"), max_new=4, tokens=300, cases=[])
     long, short = (row for row in found.rows if row.case == DEFINITION)
     if made is HostKernels:
         # Every prefilled row, then the first decoded one and those at a block's edge (256, 257).

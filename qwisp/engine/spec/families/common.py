@@ -30,7 +30,7 @@ def refuse(key: str, problem: str, todo: str) -> BadConfig:
     return BadConfig(f"{key} {problem}", todo, key=key)
 
 
-def number(f: Fields, key: str, default: float | None = None) -> float:
+def positive_number(f: Fields, key: str, default: float | None = None) -> float:
     """Return a number above zero that fp32 can hold; raises `BadConfig` naming the key."""
     value = f.raw(key)
     if value is None and default is not None:
@@ -69,21 +69,23 @@ def read_rope(
     s = Fields(scaling if isinstance(scaling, Mapping) else {}, "rope.")
     named = (s.raw("type"), s.raw("rope_type"), "default")
     kind = next(word for word in named if word is not None)
-    theta = number(s, "rope_theta", number(f, "rope_theta", default_theta))
-    share = number(s, "partial_rotary_factor", number(f, "partial_rotary_factor", partial))
+    theta = positive_number(s, "rope_theta", positive_number(f, "rope_theta", default_theta))
+    share = positive_number(
+        s, "partial_rotary_factor", positive_number(f, "partial_rotary_factor", partial)
+    )
     if share > 1:
         raise refuse("partial_rotary_factor", f"is {share}", "give a share of at most 1")
     traditional = f.flag("rope_traditional", False)
     if kind == "proportional":
         rotated = ProportionalScaling(
-            rotated_dims=int(head_dim * share), factor=number(s, "factor", 1.0)
+            rotated_dims=int(head_dim * share), factor=positive_number(s, "factor", 1.0)
         )
         return Rope(dims=head_dim, theta=theta, is_traditional=traditional, scaling=rotated)
     dims = int(head_dim * share)
     return Rope(
         dims=dims,
         theta=theta,
-        scale=1 / number(s, "factor") if kind == "linear" else 1.0,
+        scale=1 / positive_number(s, "factor") if kind == "linear" else 1.0,
         is_traditional=traditional,
         scaling=_scaling(kind, s, f, dims),
     )
@@ -106,9 +108,9 @@ def _scaling(kind: Any, s: Fields, f: Fields, dims: int) -> Scaling | None:
     original = "original_max_position_embeddings"
     if kind == "llama3":
         return Llama3Scaling(
-            factor=number(s, "factor"),
-            low_freq_factor=number(s, "low_freq_factor", 1.0),
-            high_freq_factor=number(s, "high_freq_factor", 4.0),
+            factor=positive_number(s, "factor"),
+            low_freq_factor=positive_number(s, "low_freq_factor", 1.0),
+            high_freq_factor=positive_number(s, "high_freq_factor", 4.0),
             original_tokens=s.size(original, 8192),
         )
     if kind in _YARN:
@@ -124,14 +126,14 @@ def _scaling(kind: Any, s: Fields, f: Fields, dims: int) -> Scaling | None:
 
 def _yarn(s: Fields, original: str) -> YarnScaling:
     made = YarnScaling(
-        factor=number(s, "factor"),
+        factor=positive_number(s, "factor"),
         original_tokens=s.size(original, 4096),
-        beta_fast=number(s, "beta_fast", 32.0),
-        beta_slow=number(s, "beta_slow", 1.0),
+        beta_fast=positive_number(s, "beta_fast", 32.0),
+        beta_slow=positive_number(s, "beta_slow", 1.0),
         mscale=_number_or_zero(s, "mscale", 1.0),
         mscale_all_dim=_number_or_zero(s, "mscale_all_dim", 0.0),
     )
-    growth = number(s, "attention_factor", made.growth)
+    growth = positive_number(s, "attention_factor", made.growth)
     if not math.isclose(growth, made.growth, rel_tol=1e-6):
         raise refuse(
             "rope_scaling.attention_factor",
@@ -143,7 +145,7 @@ def _yarn(s: Fields, original: str) -> YarnScaling:
 
 def _number_or_zero(s: Fields, key: str, default: float) -> float:
     value = s.raw(key)
-    return 0.0 if value == 0 and not isinstance(value, bool) else number(s, key, default)
+    return 0.0 if value == 0 and not isinstance(value, bool) else positive_number(s, key, default)
 
 
 def _longrope(s: Fields, f: Fields, dims: int, original: str) -> LongScaling:

@@ -6,7 +6,7 @@ from qwisp.engine.spec.decoder_spec import AttentionRule, Block, DecoderSpec
 from qwisp.engine.spec.families.common import (
     check_word,
     engine_layer,
-    number,
+    positive_number,
     query_heads,
     read_rope,
     read_silu_ffn,
@@ -42,7 +42,7 @@ def read_delta(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec:
         prefix="" if is_next else "language_model.",
         hidden=f.size("hidden_size"),
         vocab=f.size("vocab_size"),
-        eps=number(f, "rms_norm_eps", 1e-6),
+        eps=positive_number(f, "rms_norm_eps", 1e-6),
         blocks=tuple(blocks),
         is_tied=f.flag("tie_word_embeddings", False),
     )

@@ -6,7 +6,7 @@ from qwisp.engine.spec.decoder_spec import AttentionRule, Block, DecoderSpec, De
 from qwisp.engine.spec.families.common import (
     check_word,
     engine_layer,
-    number,
+    positive_number,
     query_heads,
     read_rope,
     refuse,
@@ -36,10 +36,10 @@ def read_gemma3(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec:
         if turns_globally:
             rope = read_rope(f, dim, default_theta=1e6, layer_type="full_attention")
         else:
-            rope = Rope(dims=dim, theta=number(f, "rope_local_base_freq", 1e4))
+            rope = Rope(dims=dim, theta=positive_number(f, "rope_local_base_freq", 1e4))
         rule = AttentionRule(
             heads=heads,
-            scale=number(f, "query_pre_attn_scalar", 256.0) ** -0.5,
+            scale=positive_number(f, "query_pre_attn_scalar", 256.0) ** -0.5,
             rope=rope,
             has_qk_norm=True,
         )
@@ -50,7 +50,7 @@ def read_gemma3(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec:
         prefix="language_model." if is_nested else "",
         hidden=hidden,
         vocab=f.size("vocab_size", 262144),
-        eps=number(f, "rms_norm_eps", 1e-6),
+        eps=positive_number(f, "rms_norm_eps", 1e-6),
         blocks=tuple(blocks),
         is_tied=switch(f, "tie_word_embeddings"),
         norm_offset=1.0,

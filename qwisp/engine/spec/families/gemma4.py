@@ -8,7 +8,7 @@ from qwisp.engine.spec.families.common import (
     check_top_k,
     check_word,
     engine_layer,
-    number,
+    positive_number,
     query_heads,
     read_rope,
     switch,
@@ -35,7 +35,7 @@ def read_gemma4(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec:
         prefix="language_model." if is_nested else "",
         hidden=hidden,
         vocab=f.size("vocab_size", 262144),
-        eps=number(f, "rms_norm_eps", 1e-6),
+        eps=positive_number(f, "rms_norm_eps", 1e-6),
         blocks=tuple(blocks),
         is_tied=switch(f, "tie_word_embeddings"),
         is_sandwiched=True,
@@ -51,7 +51,7 @@ def _cap(f: Fields) -> float | None:
     """Return the logit cap: 30 where the key is absent, none where it is null."""
     if "final_logit_softcapping" in f.values and f.raw("final_logit_softcapping") is None:
         return None
-    return number(f, "final_logit_softcapping", 30.0)
+    return positive_number(f, "final_logit_softcapping", 30.0)
 
 
 def _block(model: ModelSpec, f: Fields, index: int, *, is_full: bool) -> Block:

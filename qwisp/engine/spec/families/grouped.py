@@ -5,7 +5,7 @@ from __future__ import annotations
 from qwisp.engine.spec.decoder_spec import AttentionRule, Block, DecoderSpec
 from qwisp.engine.spec.families.common import (
     engine_layer,
-    number,
+    positive_number,
     query_heads,
     read_rope,
     read_silu_ffn,
@@ -36,7 +36,7 @@ def read_grouped(model: ModelSpec, f: Fields, *, is_nested: bool) -> DecoderSpec
         prefix="language_model." if is_nested else "",
         hidden=f.size("hidden_size"),
         vocab=f.size("vocab_size"),
-        eps=number(f, "rms_norm_eps", 1e-6),
+        eps=positive_number(f, "rms_norm_eps", 1e-6),
         blocks=tuple(blocks),
         is_tied=f.flag(tied, False) if is_qwen else switch(f, tied),
     )
