@@ -154,7 +154,7 @@ class MlxExecutor:
         failed = self._operate(round)
         dead = {_id_at(round, position) for position, _ in failed}
         lanes = [self._live[i] for i in round.decode if i not in dead]
-        most = 1 if failed else min(round.repeat, self.clients.rounds_free(round))
+        most = min(round.repeat, self.clients.rounds_free(round))
         tally = _Tally({lane.id: 0 for lane in lanes})
         rounds = self._decode(round, lanes, most, tally, failed)
         num_ops = len(round.ops)

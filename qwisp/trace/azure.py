@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qwisp.trace.clock_text import iso_ns
-from qwisp.trace.table import Table
+from qwisp.trace.table import TableFormat
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,7 +43,7 @@ def _plain_times(time: pl.Expr, first: str) -> tuple[str, pl.Expr]:
     return _TIME + offset + "$", parsed.cast(pl.Int64)
 
 
-FORMAT = Table(
+FORMAT = TableFormat(
     source="azure",
     hint="Azure LLM CSV (first line TIMESTAMP,ContextTokens,GeneratedTokens)",
     columns=("TIMESTAMP", "ContextTokens", "GeneratedTokens"),

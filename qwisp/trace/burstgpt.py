@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
 from qwisp.trace.clock_text import scaled_ns
-from qwisp.trace.table import Table
+from qwisp.trace.table import TableFormat
 
 if TYPE_CHECKING:
     import polars as pl
@@ -36,7 +36,7 @@ def _plain_times(seconds: pl.Expr, first: str) -> tuple[str, pl.Expr]:
     return _SECONDS, parsed_ns
 
 
-FORMAT = Table(
+FORMAT = TableFormat(
     source="burstgpt",
     hint="BurstGPT CSV",
     columns=("Timestamp", "Request tokens", "Response tokens"),

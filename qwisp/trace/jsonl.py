@@ -13,7 +13,7 @@ from typing import Any
 
 from qwisp.trace.clock_text import NS_PER_S
 from qwisp.trace.collect import BadCell, Columns, Row
-from qwisp.trace.records import Records, check_prefix, prefix_ids, seconds_ns, whole
+from qwisp.trace.records import RecordFormat, check_prefix, prefix_ids, seconds_ns, whole
 from qwisp.trace.request import PREFIX_STEP_TOKENS, Request
 
 
@@ -43,7 +43,7 @@ def _matches(record: dict[str, Any]) -> bool:
     return "arrival_s" in record or {"prompt_tokens", "output_tokens"} <= record.keys()
 
 
-FORMAT = Records(
+FORMAT = RecordFormat(
     source="qwisp",
     hint=(
         "qwisp's own JSONL "

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from qwisp.trace.collect import Columns, Row
-from qwisp.trace.records import Records, check_prefix, prefix_ids, whole
+from qwisp.trace.records import RecordFormat, check_prefix, prefix_ids, whole
 
 BLOCK_TOKENS = 512
 _NS_PER_MS = 10**6
@@ -22,7 +22,7 @@ def _row(record: dict[str, Any]) -> Row:
     return Row(arrival_ns, prompt_tokens, whole(record, "output_length"), prefix=prefix)
 
 
-FORMAT = Records(
+FORMAT = RecordFormat(
     source="mooncake",
     hint="Mooncake JSONL",
     columns=Columns("timestamp", "input_length", "output_length"),

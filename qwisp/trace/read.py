@@ -7,13 +7,13 @@ from pathlib import Path
 from qwisp.errors import BadTrace
 from qwisp.trace import azure, burstgpt, jsonl, mooncake, server_log
 from qwisp.trace.no_gc import no_gc
-from qwisp.trace.records import Records, parse_line
+from qwisp.trace.records import RecordFormat, parse_line
 from qwisp.trace.request import Trace
 from qwisp.trace.source import lines, plain, read_bytes
-from qwisp.trace.table import Table, header_cells
+from qwisp.trace.table import TableFormat, header_cells
 
 # A new format is its file and its name here. A trace is read by the first that knows its keys.
-FORMATS: list[Table | Records] = [
+FORMATS: list[TableFormat | RecordFormat] = [
     module.FORMAT for module in (azure, burstgpt, jsonl, mooncake, server_log)
 ]
 _MAX_PROBED_LINES = 20
@@ -43,7 +43,7 @@ def parse_trace(data: bytes, name: str = "trace", *, lenient: bool = False) -> T
             record = parse_line(line)
             if isinstance(record, dict):
                 for form in FORMATS:
-                    if isinstance(form, Records) and form.matches(record):
+                    if isinstance(form, RecordFormat) and form.matches(record):
                         return form.read(data, name, lenient=lenient)
                 if {"schema", "layout"} <= record.keys():
                     raise BadTrace(
@@ -59,7 +59,7 @@ def parse_trace(data: bytes, name: str = "trace", *, lenient: bool = False) -> T
         elif i == 0:
             header = header_cells(data)
             for form in FORMATS:
-                if isinstance(form, Table) and form.matches(header):
+                if isinstance(form, TableFormat) and form.matches(header):
                     return form.read(data, name, lenient=lenient)
         if not lenient or i == _MAX_PROBED_LINES:
             break

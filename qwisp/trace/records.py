@@ -17,7 +17,7 @@ _BATCH_LINES = 1000
 _LARGEST = 10**18
 
 
-class Records(NamedTuple):
+class RecordFormat(NamedTuple):
     """A format of files with a JSON object a line.
 
     `matches` says whether an object has keys that only this format has, `row` reads one or raises

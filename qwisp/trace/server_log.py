@@ -15,7 +15,7 @@ from typing import Any
 
 from qwisp.trace.clock_text import iso_ns, scaled_ns
 from qwisp.trace.collect import BadCell, Columns, Row
-from qwisp.trace.records import Records, whole
+from qwisp.trace.records import RecordFormat, whole
 
 _INSIDE = ("response", "body", "request")
 _TIME_KEYS = ("created", "created_at", "timestamp", "time", "ts", "start_time", "startTime")
@@ -92,7 +92,7 @@ def _matches(record: dict[str, Any]) -> bool:
     )
 
 
-FORMAT = Records(
+FORMAT = RecordFormat(
     source="server log",
     hint="server log JSONL",
     columns=Columns("created", "prompt_tokens", "completion_tokens"),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _TOKENS = r"^[0-9]{1,9}$"
 
 
-class Table(NamedTuple):
+class TableFormat(NamedTuple):
     """A format of CSV files whose rows hold an arrival, prompt tokens and output tokens.
 
     `columns` are their names in that order, `source` and `hint` what traces and messages call it.

@@ -213,3 +213,27 @@ def test_a_client_without_a_request_and_one_that_cannot_hear_the_end_fail_alone(
         ((0, "its client failed: BrokenPipeError: [Errno 32] Broken pipe"),),
     )
     assert len(hand.script.replies[0].tokens) == 2
+
+
+def test_a_step_that_fails_after_a_reply_ended_fails_the_others_alone(monkeypatch):
+    """Issued ahead, it runs beside the end of a reply: that one stopped, and is not failed."""
+    asked = prompts([9, 12], seed=2)
+
+    def begun(requests: dict[int, TokenRequest]) -> Hand:
+        hand = Hand("llama", [100, 100], requests, ahead=1)
+        assert [hand.start(i, i).failed for i in (0, 1)] == [(), ()]
+        return hand
+
+    sound = begun(asked)
+    sound.round(decode=[0, 1], steps=6)
+    tokens = sound.script.replies[0].tokens
+    at = next(n for n in range(1, 6) if tokens[n] not in tokens[:n])
+    stop = frozenset({tokens[at]})
+    hand = begun({0: TokenRequest(prompt=asked[0].prompt, stop_tokens=stop), 1: asked[1]})
+    site = Site("read", nth=at + 1)
+    site.put(monkeypatch)
+    outcome = hand.round(decode=[0, 1], steps=20)
+    assert (outcome.rounds, outcome.stopped) == (at + 2, (0,))
+    assert outcome.failed == ((1, "decode failed: no luck with the read"),)
+    assert dict(outcome.produced) == {0: at + 1}
+    assert hand.script.replies[1].tokens == sound.script.replies[1].tokens[: at + 1]

@@ -80,6 +80,20 @@ def test_restored_in_bf16(model):
     assert np.array_equal(hand.logits(1), whole(model, "bfloat16"))
 
 
+def test_windows_lie_at_multiples_of_the_chunk_wherever_a_prefix_ended():
+    """As many as the scheduler grants and the simulator charges: (36, 137] are three chunks."""
+    hand, ran = Hand("llama", [256], requests()), []
+    place, first = hand.places[0], 36
+    while first < 137:
+        ran.append(hand.executor._window(place, first, 137))
+        first = ran[-1].end
+    assert [(w.origin, w.num_rows, w.first, w.end) for w in ran] == [
+        (0, 64, 36, 64),
+        (64, 64, 64, 128),
+        (128, 64, 128, 137),
+    ]
+
+
 def test_chunks_of_256_split_anywhere_too():
     rng = np.random.default_rng(6)
     asked = {i: TokenRequest(prompt=tuple(rng.integers(0, 256, 400).tolist())) for i in (0,)}

@@ -9,7 +9,7 @@ import pytest
 from qwisp.errors import BadTrace
 from qwisp.trace import table
 from qwisp.trace.read import parse_trace, read_trace
-from qwisp.trace.table import Table
+from qwisp.trace.table import TableFormat
 
 HEAD = b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 
@@ -51,7 +51,7 @@ def test_times_of_2024_with_an_offset_are_read(monkeypatch: pytest.MonkeyPatch) 
     assert trace.num_skipped == 1
     good = rows("2024-05-10 00:00:00+00:00,1,5", "2024-05-10 02:00:01.017335+02:00,2399,6")
     fast = parse_trace(good)
-    monkeypatch.setattr(Table, "columns_at_once", lambda self, data: None)
+    monkeypatch.setattr(TableFormat, "columns_at_once", lambda self, data: None)
     assert parse_trace(good) == fast
     assert fast.requests[1].arrival_ns == 1_017_335_000
 
@@ -65,7 +65,7 @@ def test_public_files_read_the_same_at_once_and_line_by_line(
     traces_dir: Path, monkeypatch: pytest.MonkeyPatch, file: str, num: int, output_tokens: int
 ) -> None:
     fast = read_trace(traces_dir / file)
-    monkeypatch.setattr(Table, "columns_at_once", lambda self, data: None)
+    monkeypatch.setattr(TableFormat, "columns_at_once", lambda self, data: None)
     assert read_trace(traces_dir / file) == fast
     assert len(fast.requests) == num
     assert fast.output_tokens == output_tokens

@@ -14,7 +14,7 @@ from qwisp.trace.clock_text import iso_ns, scaled_ns
 from qwisp.trace.collect import MAX_TOKENS
 from qwisp.trace.read import parse_trace
 from qwisp.trace.request import Trace
-from qwisp.trace.table import Table
+from qwisp.trace.table import TableFormat
 
 
 def azure_rows(*rows: str) -> bytes:
@@ -45,7 +45,7 @@ def blamed(data: bytes, parse: Callable = parse_trace) -> tuple[int, int | str]:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Read tables all at once, where that is possible, or line by line."""
     if request.param == "line by line":
-        monkeypatch.setattr(Table, "columns_at_once", lambda self, data: None)
+        monkeypatch.setattr(TableFormat, "columns_at_once", lambda self, data: None)
     return request.param
 
 

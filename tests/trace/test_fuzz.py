@@ -10,7 +10,7 @@ import pytest
 from qwisp.errors import QwispError
 from qwisp.facts.file import parse_facts
 from qwisp.trace.read import parse_trace
-from qwisp.trace.table import Table
+from qwisp.trace.table import TableFormat
 
 NUM_LINES = 30_000
 LINES_A_FILE = 1_000
@@ -153,7 +153,7 @@ def test_at_once_and_line_by_line_agree_on_damaged_files(
         lines[rng.randrange(3)] = mutated(rng.choice(good), rng)
         files.append(head + b"".join(sorted(lines)))
     fast = [answer(lambda data=data: parse_trace(data)) for data in files]
-    monkeypatch.setattr(Table, "columns_at_once", lambda self, data: None)
+    monkeypatch.setattr(TableFormat, "columns_at_once", lambda self, data: None)
     slow = [answer(lambda data=data: parse_trace(data)) for data in files]
     for data, one, other in zip(files, fast, slow, strict=True):
         assert one == other, data

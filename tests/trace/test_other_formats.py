@@ -19,7 +19,7 @@ from qwisp.facts.file import (
     parse_facts,
 )
 from qwisp.trace.read import parse_trace, read_trace
-from qwisp.trace.table import Table
+from qwisp.trace.table import TableFormat
 
 
 def jsonl(*records: object) -> bytes:
@@ -77,7 +77,7 @@ def test_burstgpt_columns_are_found_by_name_and_failures_counted(
         (1, 113 * 10**9, 417, 276),
     ]
     assert (fast.num_failed, fast.num_skipped, fast.source) == (1, 0, "burstgpt")
-    monkeypatch.setattr(Table, "columns_at_once", lambda self, data: None)
+    monkeypatch.setattr(TableFormat, "columns_at_once", lambda self, data: None)
     assert parse_trace(text.encode()) == fast
 
 
