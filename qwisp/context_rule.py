@@ -13,7 +13,7 @@ from qwisp.errors import BadInput
 from qwisp.memory.dialect import Dialect
 from qwisp.memory.dialect_qwisp import Qwisp
 from qwisp.memory.projection import Projection
-from qwisp.memory.refusal import Offer, Refusal, Rule
+from qwisp.memory.refusal import MemoryRefusal, Offer, Rule
 from qwisp.memory.serving import Serving, kv_term, serving_memory
 from qwisp.memory.side_budgets import SideBudgets
 from qwisp.memory.transient import CHUNKS_TOKENS
@@ -103,7 +103,7 @@ class ContextAdmission:
             low, high = (middle, high) if self.broken(middle) is None else (low, middle - 1)
         return low or None
 
-    def check(self, context_tokens: int) -> Refusal | None:
+    def check(self, context_tokens: int) -> MemoryRefusal | None:
         """Return None if `context_tokens` is admitted, else the refusal with what would fit."""
         broken = self.broken(context_tokens)
         if broken is None:
@@ -117,7 +117,7 @@ class ContextAdmission:
             raise refusal.error()
         return context_tokens
 
-    def broken(self, context_tokens: int) -> Refusal | None:
+    def broken(self, context_tokens: int) -> MemoryRefusal | None:
         """Return the first limit that is broken, without the counter-offers."""
         if context_tokens < 1:
             return self._refusal("positive", context_tokens)
@@ -137,7 +137,7 @@ class ContextAdmission:
             return None
         return self._refusal("machine memory", context_tokens, memory.known_bytes, budget, memory)
 
-    def _broken_for_all(self, context_tokens: int) -> Refusal | None:
+    def _broken_for_all(self, context_tokens: int) -> MemoryRefusal | None:
         """Return None if any supported model is admitted, else the refusal of the least hungry."""
         found = [other.broken(context_tokens) for other in self._supported()]
         refusals = [refusal for refusal in found if refusal is not None]
@@ -152,9 +152,9 @@ class ContextAdmission:
         needs_bytes: int | None = None,
         budget_bytes: int | None = None,
         memory: Projection | None = None,
-    ) -> Refusal:
+    ) -> MemoryRefusal:
         by_machine = self.machine is not None and rule == "machine memory"
-        return Refusal(
+        return MemoryRefusal(
             rule=rule,
             context_tokens=context_tokens,
             lanes=self.lanes,

@@ -55,7 +55,7 @@ def add_terms(many: Iterable[Terms]) -> Terms:
     return Terms(*map(sum, zip(Terms(), *many, strict=True)))
 
 
-class Rows(NamedTuple):
+class CacheRows(NamedTuple):
     """Bytes of one token's key row and value row in one layer."""
 
     key_bytes: int
@@ -87,23 +87,23 @@ class Dialect:
         """Return the rows of a sliding-window layer, over all sequences."""
         return min(context_tokens, window_tokens)
 
-    def rows(self, layer: Layer, spec: ModelSpec) -> Rows:
+    def rows(self, layer: Layer, spec: ModelSpec) -> CacheRows:
         """Return what one token leaves in an attention layer."""
         match layer:
             case FullAttention() | SlidingWindow():
-                return Rows(
+                return CacheRows(
                     self.key_bytes(layer.kv_heads * layer.k_dim, spec),
                     self.value_bytes(layer.kv_heads * layer.v_dim, spec),
                 )
             case Mla():
                 return self.mla_rows(layer, spec)
             case PooledAttention():
-                return Rows(self.key_bytes(layer.row_elements, spec), 0)
+                return CacheRows(self.key_bytes(layer.row_elements, spec), 0)
         raise AssertionError(f"{layer} has no rows")
 
-    def mla_rows(self, layer: Mla, spec: ModelSpec) -> Rows:
+    def mla_rows(self, layer: Mla, spec: ModelSpec) -> CacheRows:
         """Return a latent row, which holds keys and values in one."""
-        return Rows(self.key_bytes(layer.kv_lora_rank + layer.rope_dim, spec), 0)
+        return CacheRows(self.key_bytes(layer.kv_lora_rank + layer.rope_dim, spec), 0)
 
     def key_bytes(self, elements: int, spec: ModelSpec) -> int:
         """Return the bytes of a key row of so many elements."""
@@ -196,7 +196,7 @@ def conv_elements(layer: Layer) -> int:
     return 0
 
 
-def per_head_rows(dialect: Dialect, layer: Mla, spec: ModelSpec) -> Rows:
+def per_head_rows(dialect: Dialect, layer: Mla, spec: ModelSpec) -> CacheRows:
     """Return the rows of latent attention that is kept unfolded: a key and a value per head.
 
     Raises `BadInput` where the head sizes are not known.
@@ -206,7 +206,7 @@ def per_head_rows(dialect: Dialect, layer: Mla, spec: ModelSpec) -> Rows:
             "the cache has a row per head, but the head sizes are not given",
             "give heads, k_dim and v_dim",
         )
-    return Rows(
+    return CacheRows(
         dialect.key_bytes(layer.heads * (layer.nope_dim + layer.rope_dim), spec),
         dialect.value_bytes(layer.heads * layer.v_dim, spec),
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qwisp.errors import BadInput
-from qwisp.memory.dialect import F32_BYTES, Dialect, Rows, Terms, add_terms, per_head_rows
+from qwisp.memory.dialect import F32_BYTES, CacheRows, Dialect, Terms, add_terms, per_head_rows
 from qwisp.memory.row_types import is_quantised, row_bytes
 from qwisp.spec.layers import FullAttention, Layer, Mla, SlidingWindow
 from qwisp.spec.model import ModelSpec
@@ -90,7 +90,7 @@ class LlamaCpp(Dialect):
         """Return f32, whatever the model's type."""
         return F32_BYTES
 
-    def mla_rows(self, layer: Mla, spec: ModelSpec) -> Rows:
+    def mla_rows(self, layer: Mla, spec: ModelSpec) -> CacheRows:
         """Return the latent row if the file allows it, else a row per head."""
         if self.mla_latent:
             return Dialect.mla_rows(self, layer, spec)

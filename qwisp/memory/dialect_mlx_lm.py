@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qwisp.errors import BadInput
-from qwisp.memory.dialect import Dialect, Rows, Terms, per_head_rows, state_elements
+from qwisp.memory.dialect import CacheRows, Dialect, Terms, per_head_rows, state_elements
 from qwisp.spec.layers import Layer, Mamba1, Mla, SlidingWindow
 from qwisp.spec.model import ModelSpec
 
@@ -142,14 +142,14 @@ class MlxLm(Dialect):
         rows = rotating_rows(context_tokens, window_tokens, chunk, decoded=self.decoded)
         return rows * self.n_seq
 
-    def rows(self, layer: Layer, spec: ModelSpec) -> Rows:
+    def rows(self, layer: Layer, spec: ModelSpec) -> CacheRows:
         """Return what one token leaves; rotating caches are never quantised."""
         exact = Dialect.rows(self, layer, spec)
         if self.kv_bits is None or isinstance(layer, SlidingWindow):
             return exact
-        return Rows(*(self._quantised(size, spec) for size in exact))
+        return CacheRows(*(self._quantised(size, spec) for size in exact))
 
-    def mla_rows(self, layer: Mla, spec: ModelSpec) -> Rows:
+    def mla_rows(self, layer: Mla, spec: ModelSpec) -> CacheRows:
         """Return the latent row, or a row per head where a family's code keeps those."""
         if spec.family in PER_HEAD_FAMILIES:
             return per_head_rows(self, layer, spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qwisp.memory.dialect import Dialect, Rows, Terms, conv_elements, state_elements
+from qwisp.memory.dialect import CacheRows, Dialect, Terms, conv_elements, state_elements
 from qwisp.memory.dialect_tensor_parallel import rank_rows, shard
 from qwisp.memory.row_types import row_bytes
 from qwisp.spec.layers import Layer
@@ -37,7 +37,7 @@ class Sglang(Dialect):
         """Return the same: windows keep every token of the pool."""
         return self.full_rows(context_tokens)
 
-    def rows(self, layer: Layer, spec: ModelSpec) -> Rows:
+    def rows(self, layer: Layer, spec: ModelSpec) -> CacheRows:
         """Return what one token leaves on this rank."""
         local = rank_rows(layer, self.tensor_parallel, latent=self.mla_latent)
         return Dialect.rows(self, local, spec)

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 from qwisp.errors import BadInput
 from qwisp.memory.dialect import (
+    CacheRows,
     Dialect,
-    Rows,
     Terms,
     conv_elements,
     state_elements,
@@ -98,7 +98,7 @@ class Vllm(Dialect):
         """Return the same: without a pool of their own, windows keep every token."""
         return self.full_rows(context_tokens)
 
-    def rows(self, layer: Layer, spec: ModelSpec) -> Rows:
+    def rows(self, layer: Layer, spec: ModelSpec) -> CacheRows:
         """Return what one token leaves on this rank."""
         local = rank_rows(layer, self.tensor_parallel, latent=self.mla_latent)
         return Dialect.rows(self, local, spec)
@@ -148,8 +148,8 @@ class Vllm(Dialect):
         blocks = -(-self.pool_tokens // pages.block_tokens)
         return _split(pages, blocks, blocks, self._key_share(caches, spec))
 
-    def _key_share(self, caches: Sequence[Layer], spec: ModelSpec) -> Rows:
-        return Rows(
+    def _key_share(self, caches: Sequence[Layer], spec: ModelSpec) -> CacheRows:
+        return CacheRows(
             *map(
                 sum,
                 zip(
@@ -164,7 +164,7 @@ class Vllm(Dialect):
         )
 
 
-def _split(pages: Pages, blocks: int, states: int, row: Rows) -> Terms:
+def _split(pages: Pages, blocks: int, states: int, row: CacheRows) -> Terms:
     """Return the bytes of so many blocks and states; keys share a block as they share a row."""
     full = blocks * pages.attention_groups * pages.bytes_each
     keys = full * row.key_bytes // sum(row)

@@ -13,7 +13,7 @@ from qwisp.cost.offered import solo_prefill_ps
 from qwisp.memory.dialect_fieldfare import Fieldfare
 from qwisp.memory.log_lines import is_pooled, log_lines
 from qwisp.memory.projection import Projection
-from qwisp.memory.refusal import Refusal
+from qwisp.memory.refusal import MemoryRefusal
 from qwisp.memory.serving import kv_term
 from qwisp.memory.transient import ChunkPlan, widest_chunk
 from qwisp.memory.variants import engine_context, is_16_bit
@@ -52,7 +52,7 @@ class Fit:
     admission: ContextAdmission
     context_tokens: int
     memory: Projection
-    refusal: Refusal | None
+    refusal: MemoryRefusal | None
     rungs: tuple[Rung, ...]
     largest_tokens: int | None
     recommended: Recommended

@@ -13,7 +13,7 @@ MAX_CONTEXT_TOKENS = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
+class CacheFootprint:
     """Bytes of all caches of a model by class of layer, as one engine allocates them."""
 
     dialect: str
@@ -70,7 +70,7 @@ class Footprint:
 
 def cache_bytes(
     spec: ModelSpec, context_tokens: int, dialect: Dialect | None = None, *, draft: bool = False
-) -> Footprint:
+) -> CacheFootprint:
     """Return the caches of `spec` at `context_tokens`, as `dialect` allocates them.
 
     `dialect` defaults to this project's own engine. `draft` adds the layers of the draft head.
@@ -90,7 +90,7 @@ def cache_bytes(
         )
     dialect = dialect or Qwisp()
     caches = spec.caches + (spec.draft_caches if draft else ())
-    return Footprint(
+    return CacheFootprint(
         dialect=dialect.name,
         context_tokens=context_tokens,
         sequences=dialect.sequences,

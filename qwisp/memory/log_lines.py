@@ -10,7 +10,7 @@ from qwisp.memory.dialect_llama_cpp import LlamaCpp
 from qwisp.memory.dialect_mlx_lm import MlxLm
 from qwisp.memory.dialect_sglang import Sglang
 from qwisp.memory.dialect_vllm import Vllm
-from qwisp.memory.footprint import Footprint, cache_bytes
+from qwisp.memory.footprint import CacheFootprint, cache_bytes
 from qwisp.spec.layers import Recurrent, SlidingWindow
 from qwisp.spec.model import ModelSpec
 from qwisp.units import GIB, MIB
@@ -84,7 +84,7 @@ def _kv_line(dialect: LlamaCpp, cells: int, layers: int, keys: int, values: int)
     )
 
 
-def _state_line(dialect: LlamaCpp, layers: int, size: Footprint) -> str:
+def _state_line(dialect: LlamaCpp, layers: int, size: CacheFootprint) -> str:
     """Its layers are all of the model's, and a cell is a sequence, however many copies it has."""
     conv, state = size.conv_bytes, size.state_bytes
     return (

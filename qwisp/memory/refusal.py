@@ -39,13 +39,13 @@ class Offer(NamedTuple):
 class ContextRefused(BadInput):
     """A context was refused; `refusal` carries the numbers."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: MemoryRefusal) -> None:
         super().__init__(refusal.what, refusal.todo)
         self.refusal = refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class MemoryRefusal:
     """The value, the limit it broke, the bytes it needs, the legal set, and what would fit."""
 
     rule: Rule

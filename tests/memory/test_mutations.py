@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qwisp.memory import dialect_mlx_lm, row_types
-from qwisp.memory.dialect import Dialect, Rows
+from qwisp.memory.dialect import CacheRows, Dialect
 from qwisp.memory.dialect_llama_cpp import LlamaCpp
 from qwisp.memory.dialect_mlx_lm import MlxLm
 from qwisp.memory.dialect_sglang import Sglang
@@ -101,7 +101,7 @@ MUTATIONS = {
     "latent rows forget the rotary key": (
         Dialect,
         "mla_rows",
-        lambda s, layer, spec: Rows(s.key_bytes(layer.kv_lora_rank, spec), 0),
+        lambda s, layer, spec: CacheRows(s.key_bytes(layer.kv_lora_rank, spec), 0),
     ),
     "mlx-lm caches grow row by row": (MlxLm, "full_rows", lambda s, c: c),
     "mlx-lm caches grow to whole steps": (MlxLm, "full_rows", lambda s, c: -(-c // 256) * 256),

@@ -46,7 +46,8 @@ class HostileOps(Ops):
                 f"shim {sorted(unknown)[0]!r} is not known", f"use some of {', '.join(SHIMS)}"
             )
         self.long_keys = long_keys
-        self.altered: Counter[str] = Counter(dict.fromkeys(self.shims, 0))
+        # In the order of `SHIMS`: that of a set changes from process to process.
+        self.altered = Counter({shim: 0 for shim in SHIMS if shim in self.shims})
 
     def product(self, x: mx.array, w: mx.array) -> mx.array:
         """Split the inner dimension by the number of rows."""
