@@ -5,7 +5,6 @@ The files are those that CONTRIBUTING.md shows.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import sys
@@ -17,25 +16,15 @@ import pytest
 from qwisp.cli import main
 from qwisp.errors import BadTrace
 from qwisp.trace import read
-
-CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
-
-
-def shown(name: str) -> str:
-    """Return the file of that name as CONTRIBUTING.md shows it."""
-    return re.search(rf"`{re.escape(name)}`[^`]*```python\n(.*?)```", CONTRIBUTING, re.DOTALL)[1]
+from tests.shown import load_shown
 
 
 @pytest.fixture(params=["qwisp/trace/vllm_bench.py", "qwisp/trace/minutes.py"])
 def new_format(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> ModuleType:
-    path = tmp_path / Path(request.param).name
-    path.write_text(shown(request.param))
-    spec = importlib.util.spec_from_file_location(f"new_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
+    module = load_shown(request.param, tmp_path)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     return module
 
 
@@ -55,7 +44,7 @@ def test_it_is_read_listed_checked_and_replayed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    name = new_format.__name__.removeprefix("new_")
+    name = new_format.__name__.removeprefix("shown_")
     data = "\n".join(TRACES[name]).encode()
     with pytest.raises(BadTrace, match="no known format"):
         read.parse_trace(data)
