@@ -32,10 +32,11 @@ def test_nothing_is_missing_where_everything_was_reached():
     assert missing("gemma3", rings=wrapped) == []
 
 
-def test_three_blocks_are_needed_because_two_commute():
-    assert missing("llama", longest_tokens=513) == []
-    assert missing("llama", longest_tokens=512) == [
-        "full attention: not exercised: 2 of 3 blocks of 256 keys; ask --tokens 1280"
+def test_five_blocks_are_needed_because_few_commute():
+    """Two give one sum in any order, and so did three, the last with 7 keys, by place."""
+    assert missing("llama", longest_tokens=1025) == []
+    assert missing("llama", longest_tokens=1024) == [
+        "full attention: not exercised: 4 of 5 blocks of 256 keys; ask --tokens 1280"
     ]
 
 

@@ -1,7 +1,8 @@
 """What the runs of a certificate exercised, seen where the decoder is called, and what they missed.
 
-*Identical* is said only of what was reached: streams of three blocks and more (two commute), rings
-that wrapped and then moved and were restored, experts at a size that stock mixtures sort.
+*Identical* is said only of what was reached: streams of five blocks and more (two commute, and a
+third with few keys in it seldom tells an order), rings that wrapped and then moved and were
+restored, experts at a size that stock mixtures sort.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from qwisp.engine.model.step import Context, Step, Window
 from qwisp.engine.spec.decoder_spec import DecoderSpec, DenseFfn
 from qwisp.spec.layers import FullAttention, GatedDelta, SlidingWindow
 
-MIN_BLOCKS = 3
+MIN_BLOCKS = 5
 """Two blocks commute: a wrong order shows from three on."""
 
 
