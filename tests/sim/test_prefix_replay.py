@@ -23,6 +23,7 @@ from qwisp.sim.record import RequestRecord
 from qwisp.sim.replay import replay, settings_for
 from qwisp.spec.catalog import load_model
 from qwisp.trace.read import read_trace
+from qwisp.trace.request import Request, Trace
 from qwisp.units import GIB
 
 SIZE = RowBytes(1, 20)
@@ -132,20 +133,23 @@ def test_the_facts_alone_give_the_same_log_and_the_runs_hold_what_they_should() 
         assert seen[kind] >= 20, seen
 
 
+FLAT = CostModel(
+    name="flat",
+    machine="none",
+    model="none",
+    chunk_tokens=64,
+    chunk_rule="aligned",
+    round_ps=0,
+    chunk_ps=0,
+    token_ps=1000,
+    depth_ps=0,
+    step_ps_by_width=((1, 1),),
+    copy_bytes_per_s=10**12,  # a picosecond a byte
+)
+
+
 def test_a_restored_prompt_is_charged_for_what_is_left_and_for_the_copy() -> None:
-    cost = CostModel(
-        name="flat",
-        machine="none",
-        model="none",
-        chunk_tokens=64,
-        chunk_rule="aligned",
-        round_ps=0,
-        chunk_ps=0,
-        token_ps=1000,
-        depth_ps=0,
-        step_ps_by_width=((1, 1),),
-        copy_bytes_per_s=10**12,  # a picosecond a byte
-    )
+    cost = FLAT
     prefix = tuple(range(1, 17))
     asks = [(at, Ask(i, 1024, 2, prefix), 2) for i, at in enumerate((0, 10**9))]
     layout = parse_layout("2000x2", size=SIZE, memory_bytes=8000, model_context_tokens=2000)
@@ -159,6 +163,24 @@ def test_a_restored_prompt_is_charged_for_what_is_left_and_for_the_copy() -> Non
     assert first.first_ps - first.arrival_ps == 1023 * 1000 + copy_ps + 1
     assert second.cached_tokens == 1023
     assert second.first_ps - second.arrival_ps == copy_ps + 1
+
+
+def test_the_cached_share_is_that_of_finished_prompts() -> None:
+    """A million tokens that were refused are no prompt that the store could have served."""
+    prefix = tuple(range(1, 17))
+    requests = (
+        Request(0, 0, 1024, 2, None, prefix),
+        Request(1, 10**9, 1024, 2, None, prefix),
+        Request(2, 2 * 10**9, 10**6, 2, None, ()),
+    )
+    layout = parse_layout("2500x2", size=SIZE, memory_bytes=8000, model_context_tokens=2500)
+    settings = settings_for(
+        FLAT, prefix_bytes=9000, prefix_step_tokens=64, boundary_tokens=1, min_shared_tokens=64
+    )
+    trace = Trace(name="three", requests=requests, source="hand", prefix_step_tokens=64)
+    summary = replay(trace, layout, SIZE, FLAT, settings).summary
+    assert (summary.finished, summary.refused) == (2, 1)
+    assert summary.cached == 1023 / (1024 + 1024)
 
 
 @pytest.mark.truth
