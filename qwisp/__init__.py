@@ -11,7 +11,7 @@ import importlib
 __version__ = "0.1.0"
 
 _PUBLIC: dict[str, str] = {
-    "ContextAdmission": "qwisp.context_rule",
+    "ContextAdmission": "qwisp.memory.admission",
     "CostModel": "qwisp.cost",
     "Executor": "qwisp.scheduling.contract",
     "Footprint": "qwisp.memory.instruments",

@@ -14,30 +14,18 @@ import click
 
 from qwisp.cli import output
 from qwisp.cli.fit_text import show
-from qwisp.context_rule import ContextAdmission
 from qwisp.cost import CostModel, load_cost
 from qwisp.errors import BadInput, NotCalibrated
+from qwisp.memory.admission import ContextAdmission
+from qwisp.memory.dialect import Dialect, Spelling
 from qwisp.memory.dialects import DIALECTS, dialect
 from qwisp.memory.fit import fit
 from qwisp.memory.side_budgets import SideBudgets
-from qwisp.memory.variants import with_chunk, with_kv_bits, with_lanes
 from qwisp.memory.weights import load_weights
 from qwisp.spec.catalog import load_machine, load_model
 from qwisp.spec.machine import MachineSpec
 from qwisp.units import format_bytes, parse_bytes, parse_tokens
 
-VLLM_DEFAULT_SHARE = 0.9  # what vLLM takes of a device when --gpu-memory-utilization is not given
-# Options that one engine has: its own spelling -> (engines, option of the dialect).
-_OWN: dict[str, tuple[tuple[str, ...], str]] = {
-    "cache_type_k": (("llama.cpp",), "k_type"),
-    "cache_type_v": (("llama.cpp",), "v_type"),
-    "kv_unified": (("llama.cpp",), "unified"),
-    "swa_full": (("llama.cpp",), "swa_full"),
-    "flash_attn": (("llama.cpp",), "flash_attn"),
-    "kv_cache_dtype": (("vllm", "sglang"), "k_type"),
-    "tensor_parallel_size": (("vllm", "sglang"), "tensor_parallel"),
-    "gpu_memory_utilization": (("vllm", "sglang"), ""),
-}
 _TOKENS = {"type": parse_tokens, "metavar": "TOKENS"}
 _SIZE = {"type": parse_bytes, "metavar": "SIZE"}
 _OPTIONS = [
@@ -78,28 +66,41 @@ _OPTIONS = [
         show_default=True,
         help="Seconds a full prompt may take in the recommended context.",
     ),
-    click.option("-c", "--ctx-size", **_TOKENS, help="llama.cpp: context over all slots."),
-    click.option("-ctk", "--cache-type-k", help="llama.cpp: type of key rows."),
-    click.option("-ctv", "--cache-type-v", help="llama.cpp: type of value rows."),
-    click.option("-kvu", "--kv-unified", is_flag=True, default=None, help="llama.cpp: one stream."),
-    click.option("--swa-full", is_flag=True, default=None, help="llama.cpp: windows in full."),
-    click.option(
-        "-fa",
-        "--flash-attn",
-        type=click.Choice(["on", "off", "auto"]),
-        help="llama.cpp: flash attention.",
-    ),
-    click.option("--max-model-len", **_TOKENS, help="vLLM: context of a sequence."),
-    click.option("--kv-cache-dtype", help="vLLM: type of cache rows."),
-    click.option("-tp", "--tensor-parallel-size", type=int, help="vLLM: devices per layer."),
-    click.option("--gpu-memory-utilization", type=float, help="vLLM: share of the VRAM."),
     click.option("--vram", **_SIZE, help="VRAM of the device, instead of --machine."),
 ]
 
 
+def _spellings() -> dict[Spelling, list[str]]:
+    """Return the options of the engines' own command lines, with the engines that have each."""
+    found: dict[Spelling, list[str]] = {}
+    for engine, kind in DIALECTS.items():
+        for spelling in kind.spellings:
+            found.setdefault(spelling, []).append(engine)
+    return found
+
+
+def _option(spelling: Spelling) -> Callable[..., Any]:
+    """Return the option as this command line has it."""
+    kinds: dict[Any, dict[str, Any]] = {
+        "text": {},
+        "flag": {"is_flag": True, "default": None},
+        "count": {"type": int},
+        "share": {"type": float},
+        "tokens": _TOKENS,
+    }
+    value = spelling.value
+    kind = {"type": click.Choice(value)} if isinstance(value, tuple) else kinds[value]
+    return click.option(*spelling.flags, help=spelling.help, **kind)
+
+
+def _given(spelling: Spelling, given: dict[str, Any]) -> Any:
+    """Return the value of an engine's own option, None where it is not given."""
+    return given[spelling.flags[-1].lstrip("-").replace("-", "_")]
+
+
 def fit_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add every option of `fit`, in the order of its help."""
-    for option in reversed(_OPTIONS):
+    """Add every option of `fit`, in the order of its help; those of engines come last."""
+    for option in reversed([*_OPTIONS, *map(_option, _spellings())]):
         function = option(function)
     return function
 
@@ -132,15 +133,9 @@ def _cost(admission: ContextAdmission) -> CostModel | None:
 
 def read_admission(given: dict[str, Any]) -> tuple[ContextAdmission, int | None]:
     """Return the rule that the options describe, and the context per lane that was asked for."""
-    engine = given["engine"]
-    model = load_model(given["model"])
     lanes = given["lanes"]
-    kind = with_lanes(dialect(engine, _engine_options(engine, given)), lanes)
-    if given["chunk"] is not None:
-        kind = with_chunk(kind, given["chunk"])
-    if given["kv_bits"] is not None:
-        kind = with_kv_bits(kind, given["kv_bits"])
-    context = _context(engine, given, bool(given["kv_unified"]))
+    kind = _dialect(given)
+    context = _context(kind, given)
     side = SideBudgets(
         prompt_cache_blobs=_count(given, "prompt_cache"),
         prompt_cache_tokens=given["prompt_cache_tokens"] or context or 0,
@@ -149,14 +144,14 @@ def read_admission(given: dict[str, Any]) -> tuple[ContextAdmission, int | None]
     )
     if side.prompt_cache_blobs and not side.prompt_cache_tokens:
         raise BadInput("--prompt-cache without a length", "add --prompt-cache-tokens or --context")
-    if given["slots"] is not None and (given["slots"] < 1 or engine != "fieldfare"):
+    if given["slots"] is not None and (given["slots"] < 1 or not kind.streams_experts):
         raise BadInput(
-            f"--slots {given['slots']} with engine {engine}",
+            f"--slots {given['slots']} with engine {kind.name}",
             "give 1 or more with --engine fieldfare, which streams experts",
         )
     admission = ContextAdmission(
-        model,
-        _machine(given),
+        load_model(given["model"]),
+        _machine(kind, given),
         prefill=given["prefill"],
         weights=given["weights"] or load_weights(given["model"]),
         dialect=kind,
@@ -168,51 +163,46 @@ def read_admission(given: dict[str, Any]) -> tuple[ContextAdmission, int | None]
     return admission, context
 
 
-def _engine_options(engine: str, given: dict[str, Any]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for name, (engines, option) in _OWN.items():
-        value = given[name]
-        if value is None:
+def _dialect(given: dict[str, Any]) -> Dialect:
+    """Return the engine as its own options and ours set it."""
+    engine, options = given["engine"], {}
+    for spelling, engines in _spellings().items():
+        value = _given(spelling, given)
+        # A sequence's context means the same to every engine.
+        if value is None or spelling.sets == "context":
             continue
-        if engine not in engines:
-            spelled = "--" + name.replace("_", "-")
+        if engine in DIALECTS and engine not in engines:
             raise BadInput(
-                f"{spelled} is an option of {' and '.join(engines)}, not of {engine}",
+                f"{spelling.flags[-1]} is an option of {' and '.join(engines)}, not of {engine}",
                 f"add --engine {engines[0]}, or leave it out",
             )
-        if name == "flash_attn":
-            value = value != "off"
-        if name == "kv_cache_dtype":
-            value = None if value == "auto" else value
-            options["v_type"] = value
-        if option:
-            options[option] = value
-    return options
+        options |= dict.fromkeys(spelling.fields, spelling.read(value))
+    kind = dialect(engine, options).with_lanes(given["lanes"])
+    if given["chunk"] is not None:
+        kind = kind.with_chunk(given["chunk"])
+    return kind if given["kv_bits"] is None else kind.with_kv_bits(given["kv_bits"])
 
 
-def _context(engine: str, given: dict[str, Any], unified: bool) -> int | None:
-    """Return the context of one lane. llama.cpp's own option means all slots together."""
-    asked = {
-        "--context": given["context"],
-        "--ctx-size": given["ctx_size"],
-        "--max-model-len": given["max_model_len"],
-    }
+def _context(kind: Dialect, given: dict[str, Any]) -> int | None:
+    """Return the context of one lane, whichever option names it."""
+    spelled = [s for s in _spellings() if s.sets in ("context", "all contexts")]
+    asked = {"--context": given["context"], **{s.flags[-1]: _given(s, given) for s in spelled}}
     found = {name: value for name, value in asked.items() if value is not None}
     if len(found) > 1:
         raise BadInput(f"the context is given as {' and '.join(found)}", "give it once")
-    if given["ctx_size"] is None:
-        return next(iter(found.values()), None)
-    if engine != "llama.cpp":
-        raise BadInput(f"--ctx-size is an option of llama.cpp, not of {engine}", "use --context")
-    return given["ctx_size"] if unified else max(1, given["ctx_size"] // max(1, given["lanes"]))
+    shared = next((_given(s, given) for s in spelled if s.sets == "all contexts"), None)
+    if shared is not None:
+        return kind.lane_context(shared, given["lanes"])
+    return next(iter(found.values()), None)
 
 
-def _machine(given: dict[str, Any]) -> MachineSpec:
+def _machine(kind: Dialect, given: dict[str, Any]) -> MachineSpec:
     """Return the machine with the limit that was named, or that its engine sets itself."""
-    machine, share, whose = _base_machine(given), given["gpu_memory_utilization"], ""
-    is_vllm = given["engine"] == "vllm" and machine.memory_kind == "vram"
-    if share is None and given["memory"] is None and is_vllm:
-        share, whose = VLLM_DEFAULT_SHARE, "vLLM's default of "
+    machine, default, whose = _base_machine(given), kind.default_share, ""
+    share = next((_given(s, given) for s in _spellings() if s.sets == "share"), None)
+    is_default = share is None and given["memory"] is None and machine.memory_kind == "vram"
+    if default is not None and is_default:
+        share, whose = default
     if share is not None:
         if not 0 < share <= 1:
             raise BadInput(f"--gpu-memory-utilization {share}", "give a share like 0.9")

@@ -6,10 +6,9 @@ from typing import Any
 
 from qwisp.cli import output
 from qwisp.cli.output import Column, Row
-from qwisp.context_rule import ContextAdmission
-from qwisp.memory.dialect_fieldfare import Fieldfare
+from qwisp.memory.admission import ContextAdmission
 from qwisp.memory.fit import Fit
-from qwisp.memory.variants import chunk_of
+from qwisp.memory.weights import Weights, load_weights
 from qwisp.units import format_bytes, format_tokens
 
 
@@ -85,7 +84,7 @@ def finding(fit: Fit) -> str:
 
 def setting(admission: ContextAdmission) -> str:
     """Return the setting the numbers are for."""
-    chunk = chunk_of(admission.dialect)
+    chunk = admission.dialect.chunk
     how = f"prefill {admission.prefill}"
     if chunk is not None and admission.prefill == "chunked":
         how += f" by {chunk:,}"
@@ -122,8 +121,10 @@ def advice(fit: Fit) -> list[str]:
 
 
 def _could_stream(fit: Fit) -> list[str]:
-    weights = fit.admission.serving().weights
-    if weights is None or not weights.has_experts or isinstance(fit.admission.dialect, Fieldfare):
+    admission = fit.admission
+    given = admission.weights
+    weights = given if isinstance(given, Weights) else load_weights(admission.known_model.name)
+    if weights is None or not weights.has_experts or admission.dialect.streams_experts:
         return []
     if fit.usable_bytes is None or weights.file_bytes <= fit.usable_bytes:
         return []
@@ -156,7 +157,7 @@ def as_document(fit: Fit) -> dict[str, Any]:
         "machine": machine.name,
         "engine": admission.dialect.name,
         "prefill": admission.prefill,
-        "chunk_tokens": chunk_of(admission.dialect),
+        "chunk_tokens": admission.dialect.chunk,
         "lanes": admission.lanes,
         "context_tokens": fit.context_tokens,
         "fits": fit.refusal is None if fit.is_decided else None,

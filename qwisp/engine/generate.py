@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 import mlx.core as mx
 import numpy as np
 
-from qwisp.context_rule import ContextAdmission
 from qwisp.engine.build import Engine, open_engine
 from qwisp.engine.clients import Reply, ScriptedClients, TokenRequest
 from qwisp.engine.text.tokenizer import Tokenizer, load_tokenizer
 from qwisp.engine.weights.loaded import LoadedModel
 from qwisp.engine.weights.loading import SMOLLM2
 from qwisp.errors import BadInput
-from qwisp.memory.dialect_qwisp import Qwisp
+from qwisp.memory.admission import ContextAdmission
+from qwisp.memory.engines.qwisp import Qwisp
 from qwisp.scheduling.contract import Executor, Grant, Outcome, Round
 from qwisp.scheduling.drive import drive
 from qwisp.scheduling.layout import Layout

@@ -2,18 +2,21 @@
 
 A dialect subclasses `Dialect` and overrides the rule in which its engine differs: how many rows a
 sequence gets, how wide a row is, what type a state has, or the whole of `terms` for engines that
-hand out pages.
+hand out pages. It also says what else is known of the engine: which settings it has, what it holds
+beside its caches, what its log prints and how its command line spells the settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import lcm
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from qwisp.errors import BadInput
+from qwisp.memory.projection import Term
 from qwisp.memory.row_types import row_bytes, type_of
+from qwisp.memory.weights import Weights, weights_term
 from qwisp.spec.layers import (
     FullAttention,
     GatedDelta,
@@ -25,9 +28,12 @@ from qwisp.spec.layers import (
     ShortConv,
     SlidingWindow,
 )
+from qwisp.spec.machine import MachineSpec
 from qwisp.spec.model import ModelSpec
 
 F32_BYTES = 4
+# MLX's groups of 64 carry a 16-bit scale and bias: 8.5 and 4.5 bits an element, as q8_0 and q4_0.
+ROW_TYPES = {16: None, 8: "q8_0", 4: "q4_0"}
 
 
 class Terms(NamedTuple):
@@ -62,6 +68,28 @@ class CacheRows(NamedTuple):
     value_bytes: int
 
 
+class Spelling(NamedTuple):
+    """An option of an engine's own command line.
+
+    It sets the dialect's `fields` to what `read` makes of the value; without fields, what `sets`
+    names: the context of a sequence, that of all sequences together, or the share of the VRAM.
+    """
+
+    flags: tuple[str, ...]
+    help: str
+    value: Literal["text", "flag", "count", "share", "tokens"] | tuple[str, ...] = "text"
+    fields: tuple[str, ...] = ()
+    sets: Literal["fields", "context", "all contexts", "share"] = "fields"
+    read: Callable[[Any], Any] = lambda value: value
+
+
+class DefaultShare(NamedTuple):
+    """The share of a device's VRAM that an engine takes unless told otherwise, and in words."""
+
+    share: float
+    says: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     """The exact allocator: every row that is needed, none that is not.
@@ -70,6 +98,18 @@ class Dialect:
     """
 
     name: ClassVar[str] = "exact"
+    chunk_field: ClassVar[str | None] = None
+    """The field with the prefill chunk, None where rows do not depend on one."""
+    has_own_prefill: ClassVar[bool] = False
+    """Whether prefill is by kernels of the engine's own, so that no chunk is advised."""
+    writes_scores: ClassVar[bool] = False
+    """Whether scores are known to be written out where no fused kernel exists."""
+    is_pooled: ClassVar[bool] = False
+    """Whether one pool fills what memory is left, whatever the context."""
+    streams_experts: ClassVar[bool] = False
+    """Whether experts are read from disk into slots."""
+    default_share: ClassVar[DefaultShare | None] = None
+    spellings: ClassVar[tuple[Spelling, ...]] = ()
 
     k_type: str | None = None
     v_type: str | None = None
@@ -78,6 +118,82 @@ class Dialect:
     def sequences(self) -> int:
         """How many sequences the terms are for."""
         return 1
+
+    @property
+    def ranks(self) -> int:
+        """How many devices share the weights."""
+        return 1
+
+    @property
+    def chunk(self) -> int | None:
+        """The prefill chunk in tokens, None where rows do not depend on one."""
+        return getattr(self, self.chunk_field) if self.chunk_field else None
+
+    def with_chunk(self, chunk_tokens: int) -> Self:
+        """Return the dialect with another prefill chunk, where it has one."""
+        return replace(self, **{self.chunk_field: chunk_tokens}) if self.chunk_field else self
+
+    def unchunked(self, context_tokens: int) -> Self:
+        """Return the dialect as if nothing left a ring before the prompt ends: whole contexts."""
+        return self.with_chunk(context_tokens)
+
+    def with_lanes(self, lanes: int) -> Self:
+        """Return the dialect for so many sequences, where it counts them itself."""
+        return self
+
+    def engine_context(self, context_tokens: int, lanes: int) -> int:
+        """Return what the engine calls its context when every lane is to hold `context_tokens`."""
+        return context_tokens
+
+    def lane_context(self, engine_tokens: int, lanes: int) -> int:
+        """Return what a lane holds when the engine is told a context of `engine_tokens`."""
+        return engine_tokens
+
+    def with_kv_bits(self, bits: int) -> Self:
+        """Return the dialect with rows of 16, 8 or 4 bits; raises `BadInput` for other widths.
+
+        >>> Dialect().with_kv_bits(8).k_type
+        'q8_0'
+        """
+        row = ROW_TYPES[known_bits(bits)]
+        return replace(self, k_type=row, v_type=row)
+
+    @property
+    def is_16_bit(self) -> bool:
+        """Whether rows are kept in 16 bits or more, so that 8-bit rows would be smaller.
+
+        >>> Dialect().is_16_bit, Dialect(k_type="q8_0", v_type="q8_0").is_16_bit
+        (True, False)
+        """
+        wide = {None, "f16", "bf16", "f32"}
+        return self.k_type in wide and self.v_type in wide
+
+    def overhead(self, machine: MachineSpec | None) -> Term:
+        """Return what the process takes beside weights and caches."""
+        note = f"nobody measured {self.name} for this project"
+        return Term(name="runtime overhead", num_bytes=None, provenance="unmeasured", note=note)
+
+    def beside_caches(
+        self,
+        model: ModelSpec,
+        weights: Weights | int | None,
+        machine: MachineSpec | None,
+        *,
+        prompt_tokens: int,
+        slots_per_layer: int | None = None,
+    ) -> list[Term]:
+        """Return what is held beside the caches: weights and overhead."""
+        return [weights_term(weights, self.ranks), self.overhead(machine)]
+
+    def log_lines(
+        self, model: ModelSpec, context_tokens: int, pool_bytes: int | None = None
+    ) -> tuple[str, ...]:
+        """Return the lines that the engine's log will print about its caches, if it prints any.
+
+        `context_tokens` is what the engine calls its context. `pool_bytes` is what an engine with
+        a pool has left for it; without it, a pool prints nothing.
+        """
+        return ()
 
     def full_rows(self, context_tokens: int) -> int:
         """Return the rows of a full-attention layer, over all sequences."""
@@ -172,6 +288,38 @@ class Dialect:
         for layer in pooled:
             size += tokens // layer.pool_tokens * self.key_bytes(layer.pooled_elements, spec)
         return -(-size // tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManySequences(Dialect):
+    """An engine that counts its sequences itself: its terms are for all `n_seq` of them."""
+
+    n_seq: int = 1
+
+    @property
+    def sequences(self) -> int:
+        """The sequences, slots or lanes of a batch."""
+        return self.n_seq
+
+    def with_lanes(self, lanes: int) -> Self:
+        """Return the dialect for so many sequences."""
+        return replace(self, n_seq=lanes)
+
+
+def known_bits(bits: int) -> int:
+    """Return `bits`; raises `BadInput` for a width that no engine's rows have."""
+    if bits not in ROW_TYPES:
+        raise BadInput(f"cache rows of {bits} bits are not known", "use 16, 8 or 4")
+    return bits
+
+
+def ring_rows(context_tokens: int, window_tokens: int, chunk_tokens: int) -> int:
+    """Return `min(context, window + chunk)`: a chunk is written before its first row may go.
+
+    >>> ring_rows(65536, 1024, 128), ring_rows(512, 1024, 128)
+    (1152, 512)
+    """
+    return min(context_tokens, window_tokens + chunk_tokens)
 
 
 def state_elements(layer: Layer) -> int:

@@ -9,12 +9,12 @@ from typing import Any
 
 from qwisp.errors import BadInput
 from qwisp.memory.dialect import Dialect
-from qwisp.memory.dialect_fieldfare import Fieldfare
-from qwisp.memory.dialect_llama_cpp import LlamaCpp
-from qwisp.memory.dialect_mlx_lm import MlxLm
-from qwisp.memory.dialect_qwisp import Qwisp
-from qwisp.memory.dialect_sglang import Sglang
-from qwisp.memory.dialect_vllm import Vllm
+from qwisp.memory.engines.fieldfare import Fieldfare
+from qwisp.memory.engines.llama_cpp import LlamaCpp
+from qwisp.memory.engines.mlx_lm import MlxLm
+from qwisp.memory.engines.qwisp import Qwisp
+from qwisp.memory.engines.sglang import Sglang
+from qwisp.memory.engines.vllm import Vllm
 
 DIALECTS: dict[str, type[Dialect]] = {
     kind.name: kind for kind in (Qwisp, Fieldfare, LlamaCpp, MlxLm, Vllm, Sglang)

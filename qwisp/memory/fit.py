@@ -7,16 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from qwisp.context_rule import ContextAdmission
 from qwisp.cost.model import PS_PER_S, CostModel
 from qwisp.cost.offered import solo_prefill_ps
-from qwisp.memory.dialect_fieldfare import Fieldfare
-from qwisp.memory.log_lines import is_pooled, log_lines
+from qwisp.memory.admission import ContextAdmission
 from qwisp.memory.projection import Projection
 from qwisp.memory.refusal import MemoryRefusal
-from qwisp.memory.serving import kv_term
 from qwisp.memory.transient import ChunkPlan, widest_chunk
-from qwisp.memory.variants import engine_context, is_16_bit
 
 # A prompt that fills the context is read once before its first token; who waits longer than five
 # minutes for that is better served by a shorter context.
@@ -109,7 +105,6 @@ def fit(
 
 
 def _rungs(admission: ContextAdmission, cost: CostModel | None) -> list[Rung]:
-    serving = admission.serving()
     times = [None] * len(admission.ladder)
     if cost is not None and cost.has_prefill:
         picoseconds = solo_prefill_ps(cost, np.array(admission.ladder))
@@ -120,7 +115,7 @@ def _rungs(admission: ContextAdmission, cost: CostModel | None) -> list[Rung]:
         rungs.append(
             Rung(
                 context,
-                kv_term(serving, context).num_bytes or 0,
+                admission.cache_bytes(context),
                 admission.memory(context).known_bytes,
                 broken.rule if broken else None,
                 seconds,
@@ -159,14 +154,11 @@ def _recommend(
 
 
 def _chunk(admission: ContextAdmission, context: int, memory: Projection) -> ChunkPlan | None:
-    """The published engine has its own prefill kernels; pools profile theirs."""
     if (
         admission.machine is None
         or admission.model is None
         or admission.prefill == "unchunked"
-        or isinstance(admission.dialect, Fieldfare)
-        or is_pooled(admission.dialect)
-        or admission.dialect.name == "llama.cpp"
+        or admission.dialect.has_own_prefill
     ):
         return None
     others = sum(
@@ -175,16 +167,14 @@ def _chunk(admission: ContextAdmission, context: int, memory: Projection) -> Chu
         if term.is_counted and term.name != "prefill transient"
     )
     free = admission.machine.usable_bytes - others
-    quantised = not is_16_bit(admission.dialect)
+    quantised = not admission.dialect.is_16_bit
     return widest_chunk(admission.model, context, free, is_quantised=quantised)
 
 
 def _log_lines(admission: ContextAdmission, context: int, memory: Projection) -> tuple[str, ...]:
-    assert admission.model is not None
-    dialect = admission.dialect
-    whole = engine_context(dialect, context, admission.lanes)
-    pool = None
+    dialect, pool = admission.dialect, None
+    whole = dialect.engine_context(context, admission.lanes)
     weights = next((term for term in memory.terms if term.name == "weights"), None)
-    if is_pooled(dialect) and admission.machine and weights and weights.num_bytes is not None:
+    if dialect.is_pooled and admission.machine and weights and weights.num_bytes is not None:
         pool = admission.machine.usable_bytes - weights.num_bytes
-    return log_lines(admission.model, dialect, whole, pool)
+    return dialect.log_lines(admission.known_model, whole, pool)

@@ -15,7 +15,7 @@ from qwisp.memory.calibration import (
     ResidencyCalibration,
     ResidencyPoint,
 )
-from qwisp.memory.resident import expert_residency, peak_metal, resident
+from qwisp.memory.engines.fieldfare import expert_residency, peak_metal, resident
 from qwisp.spec.catalog import load_model
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from qwisp.errors import BadInput
 from qwisp.memory.dialect import Dialect, Terms
-from qwisp.memory.dialect_qwisp import Qwisp
+from qwisp.memory.engines.qwisp import Qwisp
 from qwisp.spec.model import ModelSpec
 
 MAX_CONTEXT_TOKENS = 2**31
@@ -76,7 +76,7 @@ def cache_bytes(
     `dialect` defaults to this project's own engine. `draft` adds the layers of the draft head.
     Raises `BadInput` for a context that is not a whole number above zero.
 
-    >>> from qwisp.memory.dialect_fieldfare import Fieldfare
+    >>> from qwisp.memory.engines.fieldfare import Fieldfare
     >>> from qwisp.spec.catalog import load_model
     >>> cache_bytes(load_model("gemma-4-26b-a4b"), 4096, Fieldfare()).total_bytes // 2**20
     305

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from qwisp.memory.calibration import MemoryCalibration, load_calibration, load_residency
+from qwisp.memory.engines.fieldfare import expert_residency
 from qwisp.memory.fit_constants import fit_base_bytes, fit_constants
-from qwisp.memory.resident import expert_residency
 from qwisp.memory.validate import project_point
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from qwisp.context_rule import LADDER_TOKENS
+from qwisp.memory.admission import LADDER_TOKENS
 from qwisp.memory.calibration import MemoryCalibration, load_calibration
-from qwisp.memory.dialect_fieldfare import Fieldfare
+from qwisp.memory.engines.fieldfare import Fieldfare, resident
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.projection import Projection, Provenance
-from qwisp.memory.resident import resident
 from qwisp.memory.weights import load_weights
 from qwisp.spec.catalog import load_model
 from qwisp.spec.machine import MachineSpec

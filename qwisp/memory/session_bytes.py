@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from qwisp.memory.dialect import Dialect
-from qwisp.memory.dialect_qwisp import Qwisp
+from qwisp.memory.engines.qwisp import Qwisp
 from qwisp.spec.layers import SlidingWindow
 from qwisp.spec.model import ModelSpec
 

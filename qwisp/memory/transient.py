@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from qwisp.memory.dialect import Dialect
+from qwisp.memory.projection import Term
 from qwisp.spec.layers import FullAttention, Layer, Mla, PooledAttention, SlidingWindow
 from qwisp.spec.model import ModelSpec
 from qwisp.units import format_bytes, format_tokens
@@ -60,6 +61,29 @@ def transient_bytes(
         widths = map(_row_elements, unfused)
         peak += max(n * width * HALF_BYTES for n, width in zip(rows, widths, strict=True))
     return peak
+
+
+def transient_term(
+    model: ModelSpec, context_tokens: int, chunk_tokens: int, dialect: Dialect
+) -> Term | None:
+    """Return the peak as a term; None without one, or where it is part of the engine's own."""
+    if not dialect.writes_scores:
+        return None
+    name = "prefill transient"
+    size = transient_bytes(
+        model,
+        context_tokens,
+        chunk_tokens,
+        dialect=dialect,
+        is_quantised=not dialect.is_16_bit,
+    )
+    if size is None:
+        note = "hidden size or query heads not known"
+        return Term(name=name, num_bytes=None, provenance="unmeasured", note=note)
+    if size == 0:
+        return None
+    note = f"one prompt's chunk of {chunk_tokens:,} where no fused kernel exists"
+    return Term(name=name, num_bytes=size, provenance="borrowed", note=note)
 
 
 def _has_fused_kernel(layer: Layer) -> bool:

@@ -13,8 +13,8 @@ from qwisp.memory.calibration import (
     load_calibration,
     load_residency,
 )
+from qwisp.memory.engines.fieldfare import expert_residency, peak_metal, resident
 from qwisp.memory.instruments.reading import Reading, difference_bytes
-from qwisp.memory.resident import expert_residency, peak_metal, resident
 from qwisp.spec.catalog import load_model
 from qwisp.units import MIB
 

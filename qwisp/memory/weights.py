@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from qwisp.memory.projection import Term
 from qwisp.spec.data_files import data_path
 
 
@@ -48,6 +49,29 @@ def load_weights(model: str | Path) -> Weights | None:
         return None
     sizes = [file.stat().st_size for file in folder.glob("*.safetensors")]
     return _own(sum(sizes), folder) if sizes else None
+
+
+def weights_term(weights: Weights | int | None, ranks: int = 1) -> Term:
+    """Return the share of one of `ranks` devices, rounded up; unmeasured without a size.
+
+    >>> weights_term(10, 3).num_bytes, weights_term(None).provenance
+    (4, 'unmeasured')
+    """
+    share = f", one of {ranks} shares" if ranks > 1 else ""
+    if weights is None:
+        note = "size of the weights not known: give --weights SIZE"
+        return Term(name="weights", num_bytes=None, provenance="unmeasured", note=note)
+    if isinstance(weights, int):
+        size, is_own, where = weights, True, "as given"
+    else:
+        size, is_own = weights.file_bytes, weights.is_own
+        where = weights.source if is_own else "a published 4-bit pack of this model"
+    return Term(
+        name="weights",
+        num_bytes=-(-size // ranks),
+        provenance="exact" if is_own else "borrowed",
+        note=where + share,
+    )
 
 
 def _own(file_bytes: int, path: Path) -> Weights:

@@ -9,10 +9,10 @@ from fractions import Fraction
 from functools import cached_property, partial
 from pathlib import Path
 
-from qwisp.context_rule import ContextAdmission
 from qwisp.cost import CostModel, load_cost
 from qwisp.cost.offered import Offered, offered_load
 from qwisp.errors import BadInput, NotCalibrated
+from qwisp.memory.admission import ContextAdmission
 from qwisp.memory.projection import Term
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.layout import Layout, parse_layout

@@ -12,7 +12,7 @@ from qwisp.engine.build import arena_plan
 from qwisp.engine.cache.arena import Arena, ArenaPlan
 from qwisp.engine.spec.families import read_decoder
 from qwisp.engine.spec.tiny import TINY, tiny_config
-from qwisp.memory.dialect_qwisp import Qwisp
+from qwisp.memory.engines.qwisp import Qwisp
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.scheduling.contract import Admit, Place, Restore
 from qwisp.scheduling.layout import Layout, parse_layout

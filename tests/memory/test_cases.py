@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 
 from qwisp.memory.dialect import Dialect
-from qwisp.memory.dialect_llama_cpp import LlamaCpp
-from qwisp.memory.dialect_sglang import Sglang
-from qwisp.memory.dialect_tensor_parallel import rank_rows
-from qwisp.memory.dialect_vllm import Vllm
+from qwisp.memory.engines.llama_cpp import LlamaCpp
+from qwisp.memory.engines.pool import rank_rows
+from qwisp.memory.engines.sglang import Sglang
+from qwisp.memory.engines.vllm import Vllm
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.memory.transient import transient_bytes

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from qwisp.context_rule import LADDER_TOKENS, ContextAdmission
 from qwisp.errors import BadInput
-from qwisp.memory.dialect_llama_cpp import LlamaCpp
-from qwisp.memory.dialect_qwisp import Qwisp
+from qwisp.memory.admission import LADDER_TOKENS, ContextAdmission
+from qwisp.memory.engines.llama_cpp import LlamaCpp
+from qwisp.memory.engines.qwisp import Qwisp
 from qwisp.memory.refusal import Offer
-from qwisp.memory.variants import with_kv_bits
 from qwisp.memory.weights import Weights
 from qwisp.spec.layers import SlidingWindow
 from qwisp.spec.machine import MachineSpec
@@ -132,7 +131,7 @@ def test_offers_are_those_that_just_fit():
     assert offers(one, 1000)["fewer lanes"] == (1, 1000, OVERHEAD + 2_048_000)
     assert "fewer lanes" not in offers(replace(one, machine=box(2_047_999)), 1000)
     assert "fewer lanes" not in offers(replace(one, lanes=1), 1001)
-    eight = replace(rule, dialect=with_kv_bits(rule.dialect, 8), machine=box(14_335_999))
+    eight = replace(rule, dialect=rule.dialect.with_kv_bits(8), machine=box(14_335_999))
     assert "8-bit KV" not in offers(eight, 1000)
 
 
@@ -186,7 +185,7 @@ def test_of_all_supported_models_the_least_hungry_speaks_for_an_unknown_one():
     assert ContextAdmission(None).native_max_tokens == 262144
     assert ContextAdmission(None).check(262144) is None
     with pytest.raises(BadInput, match="not known yet"):
-        ContextAdmission(None).serving()
+        ContextAdmission(None).memory(4096)
 
 
 @pytest.mark.parametrize(("lanes", "good"), [(0, False), (1, True), (4096, True), (4097, False)])
@@ -200,15 +199,15 @@ def test_lanes_are_counted_from_1_to_4096(lanes, good):
 
 def test_a_setting_reaches_the_memory_that_is_judged():
     pack = Weights(file_bytes=3)
-    found = ContextAdmission(
-        QWEN, M1, prefill="unchunked", weights=pack, lanes=2, slots_per_layer=5, prompt_tokens=6
-    ).serving()
-    assert (found.chunked, found.weights, found.weights_bytes) == (False, pack, None)
-    assert (found.lanes, found.slots_per_layer, found.prompt_tokens) == (2, 5, 6)
-    assert (found.model, found.machine) == (QWEN, M1)
-    given = ContextAdmission(QWEN, weights=0).serving()
-    assert (given.chunked, given.weights_bytes) == (True, 0)
-    assert ContextAdmission(QWEN).serving().weights.file_bytes == 19_546_491_213
+    rule = ContextAdmission(QWEN, M1, prefill="unchunked", weights=pack, lanes=2)
+    state = 30 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
+    assert {term.name: term.num_bytes for term in rule.memory(4096).terms} == {
+        "weights": 3,
+        "runtime overhead": OVERHEAD,
+        "cache": 2 * (4096 * 20480 + state),
+    }
+    assert ContextAdmission(QWEN, weights=0).memory(4096)["weights"] == 0
+    assert ContextAdmission(QWEN).memory(4096)["weights"] == 19_546_491_213
     lanes = ContextAdmission(PLAIN, box(9), dialect=LlamaCpp(n_seq=4), lanes=4, weights=0)
     assert lanes.memory(256)["cache"] == 4 * 256 * 2048
     assert (

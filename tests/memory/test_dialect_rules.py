@@ -11,24 +11,16 @@ from qwisp.memory.dialect import (
     add_terms,
     conv_elements,
     per_head_rows,
+    ring_rows,
     state_elements,
 )
-from qwisp.memory.dialect_fieldfare import Fieldfare
-from qwisp.memory.dialect_qwisp import Qwisp
-from qwisp.memory.dialect_tensor_parallel import rank_rows, shard, shard_heads
 from qwisp.memory.dialects import dialect
+from qwisp.memory.engines.fieldfare import Fieldfare
+from qwisp.memory.engines.pool import rank_rows, shard, shard_heads
+from qwisp.memory.engines.qwisp import Qwisp
 from qwisp.memory.footprint import MAX_CONTEXT_TOKENS, cache_bytes
-from qwisp.memory.ring import ring_rows
 from qwisp.memory.row_types import row_bytes, type_of
 from qwisp.memory.session_bytes import SessionBytes
-from qwisp.memory.variants import (
-    engine_context,
-    is_16_bit,
-    unchunked,
-    with_chunk,
-    with_kv_bits,
-    with_lanes,
-)
 from qwisp.spec.layers import (
     FullAttention,
     GatedDelta,
@@ -273,38 +265,38 @@ def test_an_unknown_engine_or_option_is_named_with_what_there_is():
     ],
 )
 def test_a_width_of_rows_is_the_engines_own_type(engine, bits, row_types):
-    found = with_kv_bits(dialect(engine), bits)
+    found = dialect(engine).with_kv_bits(bits)
     assert (found.k_type, found.v_type) == row_types
-    assert is_16_bit(found) == (bits == 16)
+    assert found.is_16_bit == (bits == 16)
 
 
 def test_a_width_an_engine_has_not_is_refused_and_one_quantised_side_is_not_16_bit():
-    assert with_kv_bits(dialect("mlx-lm"), 8).kv_bits == 8
-    assert with_kv_bits(dialect("mlx-lm", {"kv_bits": 8}), 16).kv_bits is None
+    assert dialect("mlx-lm").with_kv_bits(8).kv_bits == 8
+    assert dialect("mlx-lm", {"kv_bits": 8}).with_kv_bits(16).kv_bits is None
     for engine in ("vllm", "sglang"):
         with pytest.raises(BadInput, match="no rows of 4 bits"):
-            with_kv_bits(dialect(engine), 4)
+            dialect(engine).with_kv_bits(4)
     for bits in (0, 2, 15, 17):
         with pytest.raises(BadInput, match=f"rows of {bits} bits"):
-            with_kv_bits(Dialect(), bits)
-    assert not is_16_bit(Dialect(k_type="q8_0"))
-    assert not is_16_bit(Dialect(v_type="q8_0"))
-    assert is_16_bit(Dialect(k_type="f32", v_type="bf16"))
+            Dialect().with_kv_bits(bits)
+    assert not Dialect(k_type="q8_0").is_16_bit
+    assert not Dialect(v_type="q8_0").is_16_bit
+    assert Dialect(k_type="f32", v_type="bf16").is_16_bit
 
 
 def test_lanes_and_chunks_are_set_where_an_engine_has_them():
-    assert with_lanes(dialect("llama.cpp"), 3).n_seq == 3
-    assert with_lanes(Qwisp(), 3) == Qwisp()
-    assert with_chunk(Qwisp(), 64).chunk_tokens == 64
-    assert with_chunk(dialect("llama.cpp"), 64).ubatch_tokens == 64
-    assert with_chunk(dialect("vllm"), 64) == dialect("vllm")
+    assert dialect("llama.cpp").with_lanes(3).n_seq == 3
+    assert Qwisp().with_lanes(3) == Qwisp()
+    assert Qwisp().with_chunk(64).chunk_tokens == 64
+    assert dialect("llama.cpp").with_chunk(64).ubatch_tokens == 64
+    assert dialect("vllm").with_chunk(64) == dialect("vllm")
     shared = dialect("llama.cpp", {"n_seq": 4, "unified": True})
-    assert engine_context(shared, 8192, 4) == 8192
-    assert engine_context(dialect("llama.cpp", {"n_seq": 4}), 8192, 4) == 32768
-    assert engine_context(dialect("vllm", {"n_seq": 4}), 8192, 4) == 8192
+    assert shared.engine_context(8192, 4) == 8192
+    assert dialect("llama.cpp", {"n_seq": 4}).engine_context(8192, 4) == 32768
+    assert dialect("vllm", {"n_seq": 4}).engine_context(8192, 4) == 8192
 
 
 def test_without_chunks_windows_keep_the_context_in_each_engines_own_way():
-    assert unchunked(Fieldfare(), 9000) == Fieldfare(chunked=False)
-    assert unchunked(dialect("llama.cpp"), 9000).swa_full
-    assert unchunked(Qwisp(), 9000).chunk_tokens == 9000
+    assert Fieldfare().unchunked(9000) == Fieldfare(chunked=False)
+    assert dialect("llama.cpp").unchunked(9000).swa_full
+    assert Qwisp().unchunked(9000).chunk_tokens == 9000

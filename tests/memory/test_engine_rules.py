@@ -8,10 +8,10 @@ import pytest
 
 from qwisp.errors import BadInput
 from qwisp.memory.dialect import Terms
-from qwisp.memory.dialect_llama_cpp import LlamaCpp, pad
-from qwisp.memory.dialect_mlx_lm import MlxLm, grown_rows, rotating_rows
-from qwisp.memory.dialect_sglang import Sglang
-from qwisp.memory.dialect_vllm import Vllm
+from qwisp.memory.engines.llama_cpp import LlamaCpp, pad
+from qwisp.memory.engines.mlx_lm import MlxLm, grown_rows, rotating_rows
+from qwisp.memory.engines.sglang import Sglang
+from qwisp.memory.engines.vllm import Vllm
 from qwisp.memory.footprint import cache_bytes
 from qwisp.spec.layers import FullAttention, GatedDelta, Mla, SlidingWindow
 

@@ -10,22 +10,20 @@ import pytest
 from click.testing import CliRunner
 
 from qwisp.cli.fit import command
-from qwisp.context_rule import ContextAdmission
 from qwisp.cost import load_cost
 from qwisp.cost.offered import solo_prefill_ps
 from qwisp.errors import BadInput
+from qwisp.memory.admission import ContextAdmission
 from qwisp.memory.dialect import Dialect
-from qwisp.memory.dialect_fieldfare import Fieldfare
-from qwisp.memory.dialect_llama_cpp import LlamaCpp
-from qwisp.memory.dialect_mlx_lm import MlxLm
-from qwisp.memory.dialect_qwisp import Qwisp
+from qwisp.memory.engines.fieldfare import Fieldfare
+from qwisp.memory.engines.llama_cpp import LlamaCpp
+from qwisp.memory.engines.mlx_lm import MlxLm
+from qwisp.memory.engines.qwisp import Qwisp
 from qwisp.memory.fit import fit
 from qwisp.memory.footprint import cache_bytes
-from qwisp.memory.serving import Serving, serving_memory
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.memory.side_budgets import SideBudgets, blob_bytes
 from qwisp.memory.transient import transient_bytes, widest_chunk
-from qwisp.memory.variants import with_kv_bits
 from qwisp.spec.catalog import load_machine, load_model
 from qwisp.spec.machine import MachineSpec
 from qwisp.spec.model import ModelSpec
@@ -89,8 +87,8 @@ def test_fused_head_sizes_have_no_transient_until_the_cache_is_quantised():
 
 def test_a_measured_peak_slope_is_cache_inputs_and_scores():
     """Reported to mlx-lm (1480): Qwen 3.6 in 4 bits peaked at 21.7 GB for 8,000, 38 for 192,000."""
-    serving = Serving(model=QWEN, dialect=MlxLm(), weights_bytes=0)
-    low, high = (serving_memory(serving, n).known_bytes for n in (8192, 196608))
+    serving = ContextAdmission(QWEN, dialect=MlxLm(), weights=0)
+    low, high = (serving.memory(n).known_bytes for n in (8192, 196608))
     slope = (high - low) / (196608 - 8192)
     assert slope == 20480 + 2 * 2048 + 2 * 16 * 2048
     assert abs(slope / ((38.0e9 - 21.7e9) / 184000) - 1) < 0.02
@@ -106,7 +104,7 @@ def test_an_attention_over_a_latent_has_no_fused_kernel():
 def test_sizes_that_are_not_known_leave_the_transient_unmeasured():
     model = load_model("qwen3.8-flash-next")
     assert transient_bytes(model, 8192, 256) is None
-    terms = {term.name: term for term in serving_memory(Serving(model=model), 8192).terms}
+    terms = {term.name: term for term in ContextAdmission(model).memory(8192).terms}
     assert terms["prefill transient"].provenance == "unmeasured"
     assert terms["weights"].num_bytes is None
 
@@ -126,14 +124,14 @@ def test_side_budgets_are_bytes_like_everything_else():
         prompt_cache_blobs=3, prompt_cache_tokens=8192, checkpoints_per_slot=2, draft_copies=4
     )
     fixed = SessionBytes(QWEN, Qwisp()).fixed_bytes
-    memory = serving_memory(Serving(model=QWEN, lanes=5, side=side), 16384)
+    memory = ContextAdmission(QWEN, lanes=5, side=side).memory(16384)
     assert memory["prompt cache"] == 3 * (8192 * 20480 + fixed)
     assert memory["checkpoints"] == 2 * 5 * fixed
     plain = cache_bytes(QWEN, 16384).total_bytes
     head = cache_bytes(QWEN, 16384, draft=True).total_bytes - plain
     assert head > 0
     assert memory["draft copies"] == 5 * (4 * fixed + head)
-    without = serving_memory(Serving(model=QWEN, lanes=5), 16384)
+    without = ContextAdmission(QWEN, lanes=5).memory(16384)
     assert memory.known_bytes - without.known_bytes == sum(
         memory[name] for name in ("prompt cache", "checkpoints", "draft copies")
     )
@@ -148,11 +146,11 @@ def test_a_stored_prompt_keeps_a_window_and_not_its_ring():
 
 def test_eight_bit_rows_cost_34_bytes_for_32_elements():
     wide = cache_bytes(GEMMA, 65536, Dialect()).total_bytes
-    assert cache_bytes(GEMMA, 65536, with_kv_bits(Dialect(), 8)).total_bytes * 64 == wide * 34
+    assert cache_bytes(GEMMA, 65536, Dialect().with_kv_bits(8)).total_bytes * 64 == wide * 34
 
 
 def test_the_streaming_engine_and_the_resident_one_count_weights_differently():
-    streamed = serving_memory(Serving(model=GEMMA, dialect=Fieldfare(), machine=M5), 4096)
+    streamed = ContextAdmission(GEMMA, dialect=Fieldfare(), machine=M5).memory(4096)
     assert not streamed.terms[0].is_counted
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from qwisp.memory.dialect_fieldfare import Fieldfare
+from qwisp.memory.engines.fieldfare import Fieldfare
 from qwisp.memory.footprint import cache_bytes
 from qwisp.spec.catalog import load_model
 from qwisp.spec.layers import (

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from qwisp.memory.dialect_fieldfare import Fieldfare
+from qwisp.memory.engines.fieldfare import Fieldfare
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.spec.catalog import load_model

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from qwisp.engine.spec.families import read_decoder
-from qwisp.memory.dialect_qwisp import Qwisp
+from qwisp.memory.engines.qwisp import Qwisp
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.spec.layers import FullAttention, SlidingWindow

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from qwisp.memory.dialect_mlx_lm import MlxLm, grown_rows, rotating_rows
+from qwisp.memory.engines.mlx_lm import MlxLm, grown_rows, rotating_rows
 from qwisp.memory.footprint import cache_bytes
 from qwisp.spec.model import ModelSpec
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from qwisp.memory import dialect_mlx_lm, row_types
+from qwisp.memory import row_types
 from qwisp.memory.dialect import CacheRows, Dialect
-from qwisp.memory.dialect_llama_cpp import LlamaCpp
-from qwisp.memory.dialect_mlx_lm import MlxLm
-from qwisp.memory.dialect_sglang import Sglang
-from qwisp.memory.dialect_vllm import Vllm
+from qwisp.memory.engines import mlx_lm
+from qwisp.memory.engines.llama_cpp import LlamaCpp
+from qwisp.memory.engines.mlx_lm import MlxLm
+from qwisp.memory.engines.sglang import Sglang
+from qwisp.memory.engines.vllm import Vllm
 from qwisp.memory.reconcile import read_truth, reconcile
 
 OWN_ROWS = Path(__file__).parents[1] / "data" / "allocator_rows.json"
@@ -122,7 +123,7 @@ MUTATIONS = {
     "q5_0 has no scales": (row_types, "_BLOCKS", blocks_without_scales("q5_0", 20)),
     "q4_1 has no minimum": (row_types, "_BLOCKS", blocks_without_scales("q4_1", 18)),
     "q4_0 has no scales": (row_types, "_BLOCKS", blocks_without_scales("q4_0", 16)),
-    "steps have 128 rows": (dialect_mlx_lm, "STEP_ROWS", 128),
+    "steps have 128 rows": (mlx_lm, "STEP_ROWS", 128),
 }
 
 

@@ -15,7 +15,7 @@ from tests.shown import load_shown
 
 @pytest.fixture
 def paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = load_shown("qwisp/memory/dialect_paged.py", tmp_path)
+    module = load_shown("qwisp/memory/engines/paged.py", tmp_path)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(DIALECTS, "paged", module.Paged)  # its one line
 

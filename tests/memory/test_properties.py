@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qwisp.memory.dialect import Dialect, add_terms
-from qwisp.memory.dialect_fieldfare import Fieldfare
-from qwisp.memory.dialect_llama_cpp import LlamaCpp
-from qwisp.memory.dialect_mlx_lm import MlxLm
-from qwisp.memory.dialect_qwisp import Qwisp
-from qwisp.memory.dialect_sglang import Sglang
-from qwisp.memory.dialect_vllm import Vllm
+from qwisp.memory.engines.fieldfare import Fieldfare
+from qwisp.memory.engines.llama_cpp import LlamaCpp
+from qwisp.memory.engines.mlx_lm import MlxLm
+from qwisp.memory.engines.qwisp import Qwisp
+from qwisp.memory.engines.sglang import Sglang
+from qwisp.memory.engines.vllm import Vllm
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.session_bytes import SessionBytes
 from qwisp.spec.layers import (

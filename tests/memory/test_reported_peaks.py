@@ -11,12 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
-from qwisp.context_rule import ContextAdmission
+from qwisp.memory.admission import ContextAdmission
 from qwisp.memory.dialect import Dialect
-from qwisp.memory.dialect_llama_cpp import LlamaCpp
-from qwisp.memory.dialect_mlx_lm import MlxLm
+from qwisp.memory.engines.llama_cpp import LlamaCpp
+from qwisp.memory.engines.mlx_lm import MlxLm
 from qwisp.memory.footprint import cache_bytes
-from qwisp.memory.serving import Serving, serving_memory
 from qwisp.memory.side_budgets import SideBudgets
 from qwisp.memory.transient import transient_bytes
 from qwisp.spec.catalog import load_model
@@ -66,13 +65,13 @@ def ring_for_a_short_context() -> Answer:
 
 
 def checkpoints_in_host_memory() -> Answer:
-    serving = Serving(
-        model=QWEN_27B,
+    serving = ContextAdmission(
+        QWEN_27B,
         dialect=LlamaCpp(n_seq=4),
         lanes=4,
         side=SideBudgets(checkpoints_per_slot=32),
     )
-    return {"gib": serving_memory(serving, 8192)["checkpoints"] / GIB}
+    return {"gib": serving.memory(8192)["checkpoints"] / GIB}
 
 
 def scores(spec: ModelSpec, context: int, chunk: int, *, is_quantised: bool = False) -> int:
@@ -118,8 +117,8 @@ def chunk_that_fits() -> Answer:
 
 
 def slope_of_the_peak() -> Answer:
-    serving = Serving(model=QWEN, dialect=MlxLm(), weights_bytes=0)
-    low, high = (serving_memory(serving, n).known_bytes for n in (8192, 196608))
+    serving = ContextAdmission(QWEN, dialect=MlxLm(), weights=0)
+    low, high = (serving.memory(n).known_bytes for n in (8192, 196608))
     slope = (high - low) / (196608 - 8192)
     return {"model": slope, "err": slope / 88587 - 1}
 
@@ -130,7 +129,7 @@ def eight_long_sequences() -> Answer:
     assert ContextAdmission(spec, machine, weights=0, lanes=8).check(131072) is not None
     return {
         "one": total(spec, 131072) / 1e9,
-        "eight": serving_memory(Serving(model=spec, lanes=8), 131072)["cache"] / 1e9,
+        "eight": ContextAdmission(spec, lanes=8).memory(131072)["cache"] / 1e9,
     }
 
 

@@ -8,11 +8,10 @@ import pytest
 
 from qwisp.errors import BadInput
 from qwisp.memory.calibration import MeasuredPoint, load_calibration, load_residency
-from qwisp.memory.experts import ExpertSlots, expert_stride_bytes
+from qwisp.memory.engines.fieldfare import ExpertSlots, expert_stride_bytes, peak_metal, resident
 from qwisp.memory.fit_constants import Left, fit_base_bytes, fit_constants, lowest_line_above
 from qwisp.memory.leave_one_out import leave_one_out
 from qwisp.memory.projection import Term, project
-from qwisp.memory.resident import peak_metal, resident
 from qwisp.memory.validate import check_point, validate
 from qwisp.memory.weights import load_weights
 from qwisp.spec.catalog import load_model

@@ -9,21 +9,25 @@ from types import SimpleNamespace
 
 import pytest
 
-from qwisp.context_rule import ContextAdmission
 from qwisp.cost import load_cost
 from qwisp.errors import BadInput
+from qwisp.memory.admission import ContextAdmission
 from qwisp.memory.calibration import load_calibration, load_residency
 from qwisp.memory.dialect import Dialect
-from qwisp.memory.dialect_fieldfare import Fieldfare
-from qwisp.memory.dialect_llama_cpp import LlamaCpp
-from qwisp.memory.dialect_mlx_lm import MlxLm
-from qwisp.memory.dialect_qwisp import Qwisp
-from qwisp.memory.dialect_sglang import Sglang
-from qwisp.memory.dialect_vllm import Vllm
+from qwisp.memory.engines.fieldfare import (
+    Fieldfare,
+    expert_residency,
+    peak_metal,
+    resident,
+    weights_of,
+)
+from qwisp.memory.engines.llama_cpp import LlamaCpp
+from qwisp.memory.engines.mlx_lm import MlxLm
+from qwisp.memory.engines.qwisp import Qwisp
+from qwisp.memory.engines.sglang import Sglang
+from qwisp.memory.engines.vllm import Vllm
 from qwisp.memory.fit import fit
 from qwisp.memory.footprint import cache_bytes
-from qwisp.memory.resident import expert_residency, peak_metal, resident, weights_of
-from qwisp.memory.serving import Serving, kv_term, serving_memory
 from qwisp.memory.side_budgets import SideBudgets
 from qwisp.memory.weights import Weights
 from qwisp.spec.catalog import load_machine, load_model
@@ -66,23 +70,23 @@ def box(left_bytes: int, **changes: object) -> MachineSpec:
 def test_a_lane_costs_a_cache_whether_the_engine_counts_sequences_or_not():
     one = 4096 * 2048
     for dialect in (Qwisp(), LlamaCpp(n_seq=3), MlxLm(n_seq=3), Vllm(n_seq=3), Sglang(n_seq=3)):
-        serving = Serving(model=PLAIN, dialect=dialect, lanes=3)
-        assert kv_term(serving, 4096).num_bytes == 3 * one
-    assert kv_term(Serving(model=PLAIN), 4096).num_bytes == one
+        serving = ContextAdmission(PLAIN, dialect=dialect, lanes=3)
+        assert serving.cache(4096).num_bytes == 3 * one
+    assert ContextAdmission(PLAIN).cache(4096).num_bytes == one
     shared = LlamaCpp(n_seq=3, unified=True)  # one context for all slots
-    assert kv_term(Serving(model=PLAIN, dialect=shared, lanes=3), 4096).num_bytes == one
-    assert kv_term(Serving(model=PLAIN, lanes=3), 4096).note.startswith("3 lanes x ")
-    note = kv_term(Serving(model=PLAIN, dialect=MlxLm(n_seq=3), lanes=3), 4096).note
+    assert ContextAdmission(PLAIN, dialect=shared, lanes=3).cache(4096).num_bytes == one
+    assert ContextAdmission(PLAIN, lanes=3).cache(4096).note.startswith("3 lanes x ")
+    note = ContextAdmission(PLAIN, dialect=MlxLm(n_seq=3), lanes=3).cache(4096).note
     assert note == "3 sequences of 4K"
-    assert kv_term(Serving(model=PLAIN, dialect=MlxLm()), 4096).note == "at 4K"
+    assert ContextAdmission(PLAIN, dialect=MlxLm()).cache(4096).note == "at 4K"
 
 
 def test_without_chunks_prompts_pass_through_the_decode_path():
     ring = spec(SlidingWindow(kv_heads=1, k_dim=256, v_dim=256, window_tokens=100))
-    whole = Serving(model=ring, chunked=False, weights_bytes=0)
-    assert (whole.chunk_tokens, Serving(model=ring).chunk_tokens) == (1, 256)
-    assert serving_memory(whole, 4096).known_bytes == OVERHEAD + 4096 * 1024
-    chunked = serving_memory(Serving(model=ring, weights_bytes=0), 4096)
+    whole = ContextAdmission(ring, prefill="unchunked", weights=0)
+    assert (whole.chunk_tokens, ContextAdmission(ring).chunk_tokens) == (1, 256)
+    assert whole.memory(4096).known_bytes == OVERHEAD + 4096 * 1024
+    chunked = ContextAdmission(ring, weights=0).memory(4096)
     assert chunked["cache"] == 356 * 1024
     assert chunked["prefill transient"] == 356 * 2 * (512 + 8 * 256)
 
@@ -91,11 +95,11 @@ def test_without_chunks_prompts_pass_through_the_decode_path():
 def test_a_rank_holds_its_share_of_the_weights_rounded_up(size, share):
     for dialect in (Vllm(tensor_parallel=3), Sglang(tensor_parallel=3)):
         model = spec(FullAttention(kv_heads=3, k_dim=64, v_dim=64))
-        given = serving_memory(Serving(model=model, dialect=dialect, weights_bytes=size), 16)
+        given = ContextAdmission(model, dialect=dialect, weights=size).memory(16)
         assert given["weights"] == share
         assert given.terms[0].note == "as given, one of 3 shares"
         held = Weights(file_bytes=size, is_own=True, source="folder")
-        own = serving_memory(Serving(model=model, dialect=dialect, weights=held), 16).terms[0]
+        own = ContextAdmission(model, dialect=dialect, weights=held).memory(16).terms[0]
         assert (own.num_bytes, own.provenance) == (share, "exact")
         assert own.note == "folder, one of 3 shares"
 
@@ -103,22 +107,22 @@ def test_a_rank_holds_its_share_of_the_weights_rounded_up(size, share):
 def test_weights_are_given_own_published_or_unmeasured():
     pack = Weights(file_bytes=7, source="somewhere")
     cases = {
-        ("exact", 5): Serving(model=PLAIN, weights_bytes=5, weights=pack),
-        ("borrowed", 7): Serving(model=PLAIN, weights=pack),
-        ("exact", 7): Serving(model=PLAIN, weights=replace(pack, is_own=True)),
-        ("unmeasured", None): Serving(model=PLAIN),
-        ("exact", 0): Serving(model=PLAIN, weights_bytes=0),
+        ("exact", 5): ContextAdmission(PLAIN, weights=5),
+        ("borrowed", 7): ContextAdmission(PLAIN, weights=pack),
+        ("exact", 7): ContextAdmission(PLAIN, weights=replace(pack, is_own=True)),
+        ("unmeasured", None): ContextAdmission(PLAIN),
+        ("exact", 0): ContextAdmission(PLAIN, weights=0),
     }
     for expected, serving in cases.items():
-        term = serving_memory(serving, 16).terms[0]
+        term = serving.memory(16).terms[0]
         assert (term.provenance, term.num_bytes) == expected
         assert "share" not in term.note
 
 
 def test_the_overhead_is_this_engines_a_cuda_contexts_or_unmeasured():
     def overhead(dialect: Dialect, machine: MachineSpec | None) -> tuple[int | None, str]:
-        serving = Serving(model=PLAIN, dialect=dialect, weights_bytes=0, machine=machine)
-        term = serving_memory(serving, 16).terms[1]
+        serving = ContextAdmission(PLAIN, dialect=dialect, weights=0, machine=machine)
+        term = serving.memory(16).terms[1]
         assert term.name == "runtime overhead"
         return term.num_bytes, term.provenance
 
@@ -132,13 +136,13 @@ def test_the_overhead_is_this_engines_a_cuda_contexts_or_unmeasured():
 
 def test_only_engines_whose_kernels_are_known_have_a_transient():
     for dialect, chunk in ((Qwisp(), 256), (MlxLm(), 2048)):
-        memory = serving_memory(Serving(model=UNFUSED, dialect=dialect, weights_bytes=0), 4096)
+        memory = ContextAdmission(UNFUSED, dialect=dialect, weights=0).memory(4096)
         assert memory["prefill transient"] == 4096 * 2 * (512 + 8 * chunk)
         assert memory.terms[-1].provenance == "borrowed"
     for dialect in (LlamaCpp(), Vllm(), Sglang(), Fieldfare()):
-        memory = serving_memory(Serving(model=UNFUSED, dialect=dialect, weights_bytes=0), 4096)
+        memory = ContextAdmission(UNFUSED, dialect=dialect, weights=0).memory(4096)
         assert [term.name for term in memory.terms] == ["weights", "runtime overhead", "cache"]
-    plain = serving_memory(Serving(model=PLAIN, weights_bytes=0), 4096)
+    plain = ContextAdmission(PLAIN, weights=0).memory(4096)
     assert [term.name for term in plain.terms] == ["weights", "runtime overhead", "cache"]
 
 
@@ -146,8 +150,8 @@ def test_streamed_experts_are_counted_by_slot_and_prompts_by_token():
     """16 slots x 30 layers x 3,358,720 bytes; 245 bytes a token of the prompt; 1,505 MiB at 64K."""
 
     def terms(**given: object) -> dict[str, int | None]:
-        serving = Serving(model=GEMMA, dialect=Fieldfare(), machine=M5, **given)
-        return {term.name: term.num_bytes for term in serving_memory(serving, 65536).terms}
+        serving = ContextAdmission(GEMMA, dialect=Fieldfare(), machine=M5, **given)
+        return {term.name: term.num_bytes for term in serving.memory(65536).terms}
 
     assert terms(prompt_tokens=1000, lanes=2) == {
         "common weights": 1_385_973_080,
@@ -160,23 +164,23 @@ def test_streamed_experts_are_counted_by_slot_and_prompts_by_token():
     assert terms()["prompt"] == 245 * 65536
     assert terms(prompt_tokens=0)["prompt"] == 0
     assert terms(slots_per_layer=3)["expert slots"] == 3 * 30 * 3_358_720
-    assert "weights" in terms(weights_bytes=5), "given weights are held, not streamed"
+    assert "weights" in terms(weights=5), "given weights are held, not streamed"
 
 
 def test_side_budgets_of_an_engine_that_counts_its_sequences_are_those_of_each():
     side = SideBudgets(prompt_cache_blobs=1, prompt_cache_tokens=10, checkpoints_per_slot=1)
     state = 30 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)
     for dialect in (Qwisp(), MlxLm(n_seq=3), Vllm(n_seq=3)):
-        memory = serving_memory(Serving(model=QWEN, dialect=dialect, lanes=3, side=side), 4096)
+        memory = ContextAdmission(QWEN, dialect=dialect, lanes=3, side=side).memory(4096)
         if not isinstance(dialect, Vllm):  # whose states lie in pages
             assert memory["checkpoints"] == 3 * state
             assert memory["prompt cache"] == state + 10 * 20480
     drafts = SideBudgets(draft_copies=2)
     head = cache_bytes(QWEN, 4096, draft=True).total_bytes - cache_bytes(QWEN, 4096).total_bytes
     for dialect in (Qwisp(), MlxLm(n_seq=3)):
-        memory = serving_memory(Serving(model=QWEN, dialect=dialect, lanes=3, side=drafts), 4096)
+        memory = ContextAdmission(QWEN, dialect=dialect, lanes=3, side=drafts).memory(4096)
         assert memory["draft copies"] == 3 * (2 * state + head)
-    assert [t.name for t in serving_memory(Serving(model=QWEN), 4096).terms][-1] != "draft copies"
+    assert [t.name for t in ContextAdmission(QWEN).memory(4096).terms][-1] != "draft copies"
 
 
 def test_the_resident_projection_is_its_terms():

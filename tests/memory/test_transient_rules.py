@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from qwisp.memory.dialect_fieldfare import Fieldfare
-from qwisp.memory.dialect_qwisp import Qwisp
+from qwisp.memory.engines.fieldfare import Fieldfare
+from qwisp.memory.engines.qwisp import Qwisp
 from qwisp.memory.transient import transient_bytes, widest_chunk
 from qwisp.spec.layers import FullAttention, Mla, PooledAttention, SlidingWindow
 

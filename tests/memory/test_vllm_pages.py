@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qwisp.errors import BadInput
-from qwisp.memory.dialect_vllm import Vllm
+from qwisp.memory.engines.vllm import Vllm
 from qwisp.memory.footprint import cache_bytes
 from qwisp.spec.model import ModelSpec
 

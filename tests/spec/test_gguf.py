@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from qwisp.errors import BadConfig, BadInput, QwispError
-from qwisp.memory.dialect_llama_cpp import LlamaCpp
+from qwisp.memory.engines.llama_cpp import LlamaCpp
 from qwisp.memory.footprint import cache_bytes
 from qwisp.spec.catalog import load_model
 from qwisp.spec.gguf import read_gguf_metadata

@@ -14,7 +14,7 @@ from qwisp.engine.cache.arena import Arena, ArenaPlan
 from qwisp.engine.spec.tiny import MORE_TINY, TINY
 from qwisp.engine.weights.loaded import LoadedModel
 from qwisp.engine.weights.loading import load_decoder
-from qwisp.memory.dialect_qwisp import Qwisp
+from qwisp.memory.engines.qwisp import Qwisp
 from qwisp.memory.footprint import cache_bytes
 from qwisp.memory.reconcile import Reconciled
 from qwisp.memory.session_bytes import SessionBytes

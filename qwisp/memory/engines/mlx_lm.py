@@ -7,11 +7,19 @@ the last `window - 1` rows and the chunk while a prompt is read, and exactly the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from qwisp.errors import BadInput
-from qwisp.memory.dialect import CacheRows, Dialect, Terms, per_head_rows, state_elements
+from qwisp.memory.dialect import (
+    CacheRows,
+    Dialect,
+    ManySequences,
+    Terms,
+    known_bits,
+    per_head_rows,
+    state_elements,
+)
 from qwisp.spec.layers import Layer, Mamba1, Mla, SlidingWindow
 from qwisp.spec.model import ModelSpec
 
@@ -108,24 +116,20 @@ def _in_place(used: int, rows: int, window_tokens: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MlxLm(Dialect):
+class MlxLm(ManySequences):
     """`decoded` says that a token was decoded after the prompt; without it the prompt just ended.
 
     `kv_bits` quantises the growing caches in groups of `group_elements` with a scale and a bias.
     """
 
     name: ClassVar[str] = "mlx-lm"
+    chunk_field: ClassVar[str | None] = "chunk_tokens"
+    writes_scores: ClassVar[bool] = True
 
-    n_seq: int = 1
     chunk_tokens: int = 2048
     decoded: bool = False
     kv_bits: int | None = None
     group_elements: int = 64
-
-    @property
-    def sequences(self) -> int:
-        """The sequences of a batch, all of one length."""
-        return self.n_seq
 
     def full_rows(self, context_tokens: int) -> int:
         """Return the rows of a growing cache."""
@@ -181,3 +185,19 @@ class MlxLm(Dialect):
                 ring_key_bytes=rows * row.key_bytes, ring_value_bytes=rows * row.value_bytes
             )
         return Dialect.layer_terms(self, layer, context_tokens, spec)
+
+    def with_kv_bits(self, bits: int) -> Self:
+        """Return the dialect with growing caches of 16, 8 or 4 bits."""
+        return replace(self, kv_bits=None if known_bits(bits) == 16 else bits)
+
+    @property
+    def is_16_bit(self) -> bool:
+        """Whether its growing caches are not quantised."""
+        return self.kv_bits is None
+
+    def log_lines(
+        self, model: ModelSpec, context_tokens: int, pool_bytes: int | None = None
+    ) -> tuple[str, ...]:
+        """Return the bytes of the prompt cache."""
+        size = sum(self.terms(model.caches, context_tokens, model))
+        return (f"Prompt Cache: 1 sequences, {size / 1e9:.2f} GB",)

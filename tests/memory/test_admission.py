@@ -12,14 +12,12 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qwisp.context_rule import LADDER_TOKENS, UNCHUNKED_KV_BUDGET_BYTES, ContextAdmission
 from qwisp.errors import BadInput
-from qwisp.memory.dialect_fieldfare import Fieldfare
-from qwisp.memory.dialect_llama_cpp import LlamaCpp
-from qwisp.memory.dialect_mlx_lm import MlxLm
+from qwisp.memory.admission import LADDER_TOKENS, UNCHUNKED_KV_BUDGET_BYTES, ContextAdmission
+from qwisp.memory.engines.fieldfare import Fieldfare
+from qwisp.memory.engines.llama_cpp import LlamaCpp
+from qwisp.memory.engines.mlx_lm import MlxLm
 from qwisp.memory.refusal import ContextRefused
-from qwisp.memory.serving import serving_memory
-from qwisp.memory.variants import with_kv_bits
 from qwisp.spec.catalog import load_machine, load_model, model_names
 from qwisp.spec.machine import MachineSpec
 from qwisp.spec.model import ModelSpec
@@ -127,7 +125,7 @@ def test_every_offer_is_admitted_by_the_rule_itself():
         changed = {
             "smaller context": rule,
             "fewer lanes": replace(rule, lanes=offer.value) if offer.change == "fewer lanes" else 0,
-            "8-bit KV": replace(rule, dialect=with_kv_bits(rule.dialect, 8)),
+            "8-bit KV": replace(rule, dialect=rule.dialect.with_kv_bits(8)),
         }[offer.change]
         assert changed.check(offer.context_tokens) is None
         assert changed.memory(offer.context_tokens).known_bytes == offer.needs_bytes
@@ -155,15 +153,15 @@ def test_where_nothing_would_fit_nothing_is_offered():
 
 
 def test_rows_that_have_no_8_bit_form_are_not_offered_in_it():
-    model = load_model(Path(__file__).parent / "data/configs/deepseek_v2.json")
-    wide = ContextAdmission(model, weights=0).serving()
+    model = load_model(Path(__file__).parents[1] / "data/configs/deepseek_v2.json")
+    wide = ContextAdmission(model, weights=0)
     machine = MachineSpec(name="m", title="m", memory_bytes=GIB, limit_bytes=500 * 1024**2)
     rule = ContextAdmission(model, machine, weights=0, lanes=64)
     refusal = rule.check(rule.native_max_tokens)
     assert refusal.rule == "machine memory"
     assert "8-bit KV" not in {offer.change for offer in refusal.offers}
     with pytest.raises(BadInput, match="blocks"):
-        serving_memory(replace(wide, dialect=with_kv_bits(wide.dialect, 8)), 4096)
+        replace(wide, dialect=wide.dialect.with_kv_bits(8)).memory(4096)
 
 
 def test_the_largest_context_is_admitted_and_one_token_more_is_not():

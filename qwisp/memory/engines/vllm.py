@@ -16,12 +16,13 @@ from typing import ClassVar
 from qwisp.errors import BadInput
 from qwisp.memory.dialect import (
     CacheRows,
+    DefaultShare,
     Dialect,
     Terms,
     conv_elements,
     state_elements,
 )
-from qwisp.memory.dialect_tensor_parallel import rank_rows, shard
+from qwisp.memory.engines.pool import Pool, Pooled, shard
 from qwisp.memory.row_types import row_bytes, type_of
 from qwisp.spec.layers import Layer, Mla, Recurrent
 from qwisp.spec.model import ModelSpec
@@ -67,41 +68,18 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vllm(Dialect):
-    """One rank's pool. `pool_tokens` is the printed size; without it, `n_seq` contexts are held.
+class Vllm(Pooled):
+    """One rank's pool.
 
     `state_type` is the type of recurrent states; None takes f32, or the model's own type for the
     families whose states the engine keeps in it.
     """
 
     name: ClassVar[str] = "vllm"
+    default_share: ClassVar[DefaultShare | None] = DefaultShare(0.9, "vLLM's default of ")
 
-    n_seq: int = 1
-    pool_tokens: int | None = None
-    tensor_parallel: int = 1
     block_tokens: int = BLOCK_TOKENS
     state_type: str | None = None
-    mla_latent: bool = True
-
-    @property
-    def sequences(self) -> int:
-        """The sequences held at once."""
-        return self.n_seq
-
-    def full_rows(self, context_tokens: int) -> int:
-        """Return the pool's tokens, in whole blocks."""
-        if self.pool_tokens is not None:
-            return self.pool_tokens
-        return -(-context_tokens // self.block_tokens) * self.block_tokens * self.n_seq
-
-    def ring_rows(self, context_tokens: int, window_tokens: int) -> int:
-        """Return the same: without a pool of their own, windows keep every token."""
-        return self.full_rows(context_tokens)
-
-    def rows(self, layer: Layer, spec: ModelSpec) -> CacheRows:
-        """Return what one token leaves on this rank."""
-        local = rank_rows(layer, self.tensor_parallel, latent=self.mla_latent)
-        return Dialect.rows(self, local, spec)
 
     def recurrent_terms(self, layer: Layer, spec: ModelSpec) -> Terms:
         """Return one sequence's state on this rank."""
@@ -149,19 +127,28 @@ class Vllm(Dialect):
         return _split(pages, blocks, blocks, self._key_share(caches, spec))
 
     def _key_share(self, caches: Sequence[Layer], spec: ModelSpec) -> CacheRows:
-        return CacheRows(
-            *map(
-                sum,
-                zip(
-                    *(
-                        self.rows(layer, spec)
-                        for layer in caches
-                        if not isinstance(layer, Recurrent)
-                    ),
-                    strict=True,
-                ),
-            )
-        )
+        rows = [self.rows(layer, spec) for layer in caches if not isinstance(layer, Recurrent)]
+        return CacheRows(*map(sum, zip(*rows, strict=True)))
+
+    def pool_of(self, model: ModelSpec, context_tokens: int, pool_bytes: int) -> Pool:
+        """Return what a pool holds. In a hybrid the printed tokens are not what fits: a state takes
+        pages of every sequence too, so capacity is counted in pages.
+        """
+        if not any(isinstance(layer, Recurrent) for layer in model.caches):
+            return Pooled.pool_of(self, model, context_tokens, pool_bytes)
+        pages = self.pages(model.caches, model)
+        num = pool_bytes // pages.bytes_each
+        return Pool(pages.printed_tokens(num), num / pages.of_sequence(context_tokens))
+
+    def log_lines(
+        self, model: ModelSpec, context_tokens: int, pool_bytes: int | None = None
+    ) -> tuple[str, ...]:
+        """Return the pool's tokens, and how many whole contexts it holds."""
+        if not pool_bytes or pool_bytes < 0:
+            return ()
+        pool = self.pool_of(model, context_tokens, pool_bytes)
+        each = f"Maximum concurrency for {context_tokens:,} tokens per request"
+        return (f"GPU KV cache size: {pool.tokens:,} tokens", f"{each}: {pool.contexts:.2f}x")
 
 
 def _split(pages: Pages, blocks: int, states: int, row: CacheRows) -> Terms:

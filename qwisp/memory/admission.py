@@ -11,18 +11,17 @@ from typing import Literal
 
 from qwisp.errors import BadInput
 from qwisp.memory.dialect import Dialect
-from qwisp.memory.dialect_qwisp import Qwisp
-from qwisp.memory.projection import Projection
+from qwisp.memory.engines.qwisp import Qwisp
+from qwisp.memory.footprint import cache_bytes
+from qwisp.memory.projection import Projection, Term, project
 from qwisp.memory.refusal import MemoryRefusal, Offer, Rule
-from qwisp.memory.serving import Serving, kv_term, serving_memory
-from qwisp.memory.side_budgets import SideBudgets
-from qwisp.memory.transient import CHUNKS_TOKENS
-from qwisp.memory.variants import is_16_bit, with_chunk, with_kv_bits, with_lanes
+from qwisp.memory.side_budgets import SideBudgets, side_terms
+from qwisp.memory.transient import CHUNKS_TOKENS, transient_term
 from qwisp.memory.weights import Weights, load_weights
 from qwisp.spec.catalog import load_model, model_names
 from qwisp.spec.machine import MachineSpec
 from qwisp.spec.model import ModelSpec
-from qwisp.units import GIB, KIB
+from qwisp.units import GIB, KIB, format_bytes, format_tokens
 
 LADDER_TOKENS = tuple(KIB * k for k in (4, 8, 16, 32, 64, 96, 128, 192, 256))
 # A bound on bytes and not on tokens: the caches of two models of one size, kept without rings,
@@ -84,13 +83,67 @@ class ContextAdmission:
         """The rungs that are admitted."""
         return tuple(rung for rung in self.ladder if self.broken(rung) is None)
 
+    @property
+    def known_model(self) -> ModelSpec:
+        """The model; raises `BadInput` while it is not known."""
+        if self.model is None:
+            raise BadInput("the model is not known yet", "ask again with the model that was loaded")
+        return self.model
+
+    @property
+    def chunk_tokens(self) -> int:
+        """The prefill chunk: the dialect's, or 1 where prompts pass through the decode path."""
+        return (self.dialect.chunk or 1) if self.prefill == "chunked" else 1
+
+    @property
+    def known_weights(self) -> Weights | int | None:
+        """The weights as given, or the model's own; None where their size is not known."""
+        if self.weights is not None:
+            return self.weights
+        return load_weights(self.known_model.name)
+
     def memory(self, context_tokens: int) -> Projection:
         """Return every term at a context, with every lane at it; the model must be known."""
-        return serving_memory(self.serving(), context_tokens)
+        model, dialect = self.known_model, self.dialect
+        prompt = context_tokens if self.prompt_tokens is None else self.prompt_tokens
+        return project(
+            [
+                *dialect.beside_caches(
+                    model,
+                    self.known_weights,
+                    self.machine,
+                    prompt_tokens=prompt,
+                    slots_per_layer=self.slots_per_layer,
+                ),
+                self.cache(context_tokens),
+                transient_term(model, context_tokens, self.chunk_tokens, dialect),
+                *side_terms(self.side, model, dialect, self.lanes, context_tokens),
+            ]
+        )
+
+    def cache(self, context_tokens: int) -> Term:
+        """Return the caches of all lanes; exact, because they follow from geometry and dialect.
+
+        Without chunks, windows keep whole contexts.
+        """
+        is_chunked = self.prefill == "chunked"
+        dialect = self.dialect if is_chunked else self.dialect.unchunked(context_tokens)
+        whole = dialect.engine_context(context_tokens, self.lanes)
+        size = cache_bytes(self.known_model, whole, dialect).total_bytes
+        if dialect.sequences == self.lanes > 1:
+            note = f"{self.lanes} sequences of {format_tokens(context_tokens)}"
+            return Term(name="cache", num_bytes=size, provenance="exact", note=note)
+        at = f"at {format_tokens(context_tokens)}"
+        note = at if self.lanes == 1 else f"{self.lanes} lanes x {format_bytes(size)} {at}"
+        return Term(name="cache", num_bytes=self.lanes * size, provenance="exact", note=note)
+
+    def cache_bytes(self, context_tokens: int) -> int:
+        """Return the bytes of the caches of all lanes."""
+        return self.cache(context_tokens).num_bytes or 0
 
     def unchunked_kv_bytes(self, context_tokens: int) -> int:
         """Return the caches of all lanes if no window could be kept as a ring."""
-        return kv_term(replace(self.serving(), chunked=False), context_tokens).num_bytes or 0
+        return replace(self, prefill="unchunked").cache_bytes(context_tokens)
 
     def largest(self) -> int | None:
         """Return the largest context that is admitted, on the ladder or between; None if none is.
@@ -186,8 +239,7 @@ class ContextAdmission:
             yield chunked._offer("chunked prefill", "chunked", wanted)
         narrower = self._widest_chunk(wanted)
         if narrower is not None:
-            chunk = narrower.serving().chunk_tokens
-            yield narrower._offer("smaller prefill chunk", chunk, wanted)
+            yield narrower._offer("smaller prefill chunk", narrower.chunk_tokens, wanted)
         eight = self._in_8_bits(wanted)
         if eight is not None:
             yield eight._offer("8-bit KV", 8, wanted)
@@ -198,7 +250,7 @@ class ContextAdmission:
         elif self.machine is None and self.prefill == "unchunked":
             needs = self.unchunked_kv_bytes(context_tokens)
         elif self.machine is None:
-            needs = kv_term(self.serving(), context_tokens).num_bytes
+            needs = self.cache_bytes(context_tokens)
         else:
             needs = self.memory(context_tokens).known_bytes
         return Offer(change, value, context_tokens, needs)  # type: ignore[arg-type]
@@ -215,42 +267,24 @@ class ContextAdmission:
     def _widest_chunk(self, context_tokens: int) -> ContextAdmission | None:
         """Return this setting with the widest narrower chunk that is admitted, None without one."""
         for chunk in CHUNKS_TOKENS:
-            if chunk < self.serving().chunk_tokens:
-                other = replace(self, dialect=with_chunk(self.dialect, chunk))
+            if chunk < self.chunk_tokens:
+                other = replace(self, dialect=self.dialect.with_chunk(chunk))
                 if other.broken(context_tokens) is None:
                     return other
         return None
 
     def _in_8_bits(self, context_tokens: int) -> ContextAdmission | None:
         """Return this setting with 8-bit rows if it is admitted, None if it is not."""
-        if not is_16_bit(self.dialect):
+        if not self.dialect.is_16_bit:
             return None
-        eight = replace(self, dialect=with_kv_bits(self.dialect, 8))
+        eight = replace(self, dialect=self.dialect.with_kv_bits(8))
         try:
             return eight if eight.broken(context_tokens) is None else None
         except BadInput:
             return None  # rows that do not fill whole blocks cannot be kept in 8 bits
 
     def _on_lanes(self, lanes: int) -> ContextAdmission:
-        return replace(self, lanes=lanes, dialect=with_lanes(self.dialect, lanes))
+        return replace(self, lanes=lanes, dialect=self.dialect.with_lanes(lanes))
 
     def _supported(self) -> list[ContextAdmission]:
         return [replace(self, model=load_model(name)) for name in model_names()]
-
-    def serving(self) -> Serving:
-        """Return the configuration whose memory is judged; raises `BadInput` without a model."""
-        if self.model is None:
-            raise BadInput("the model is not known yet", "ask again with the model that was loaded")
-        weights = self.weights
-        return Serving(
-            model=self.model,
-            dialect=self.dialect,
-            lanes=self.lanes,
-            chunked=self.prefill == "chunked",
-            weights=weights if isinstance(weights, Weights) else load_weights(self.model.name),
-            weights_bytes=weights if isinstance(weights, int) else None,
-            slots_per_layer=self.slots_per_layer,
-            prompt_tokens=self.prompt_tokens,
-            side=self.side,
-            machine=self.machine,
-        )

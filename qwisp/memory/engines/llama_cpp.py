@@ -7,15 +7,25 @@ sequences in its stream and one micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from qwisp.errors import BadInput
-from qwisp.memory.dialect import F32_BYTES, CacheRows, Dialect, Terms, add_terms, per_head_rows
+from qwisp.memory.dialect import (
+    F32_BYTES,
+    CacheRows,
+    Dialect,
+    ManySequences,
+    Spelling,
+    Terms,
+    add_terms,
+    per_head_rows,
+)
 from qwisp.memory.row_types import is_quantised, row_bytes
-from qwisp.spec.layers import FullAttention, Layer, Mla, SlidingWindow
+from qwisp.spec.layers import FullAttention, Layer, Mla, Recurrent, SlidingWindow
 from qwisp.spec.model import ModelSpec
+from qwisp.units import MIB
 
 CONTEXT_PAD_CELLS = 256
 
@@ -30,7 +40,7 @@ def pad(cells: int, multiple: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaCpp(Dialect):
+class LlamaCpp(ManySequences):
     """Options carry the meaning of `-np`, `-kvu`, `-ub`, `--swa-full`, `-fa`, `-ctk` and `-ctv`.
 
     `pad_cells` is 256 in current builds and was 32 in older ones. `draft_copies` is how many states
@@ -39,10 +49,34 @@ class LlamaCpp(Dialect):
     """
 
     name: ClassVar[str] = "llama.cpp"
+    chunk_field: ClassVar[str | None] = "ubatch_tokens"
+    has_own_prefill: ClassVar[bool] = True
+    spellings: ClassVar[tuple[Spelling, ...]] = (
+        Spelling(
+            ("-c", "--ctx-size"),
+            "llama.cpp: context over all slots.",
+            value="tokens",
+            sets="all contexts",
+        ),
+        Spelling(("-ctk", "--cache-type-k"), "llama.cpp: type of key rows.", fields=("k_type",)),
+        Spelling(("-ctv", "--cache-type-v"), "llama.cpp: type of value rows.", fields=("v_type",)),
+        Spelling(
+            ("-kvu", "--kv-unified"), "llama.cpp: one stream.", value="flag", fields=("unified",)
+        ),
+        Spelling(
+            ("--swa-full",), "llama.cpp: windows in full.", value="flag", fields=("swa_full",)
+        ),
+        Spelling(
+            ("-fa", "--flash-attn"),
+            "llama.cpp: flash attention.",
+            value=("on", "off", "auto"),
+            fields=("flash_attn",),
+            read=lambda word: word != "off",
+        ),
+    )
 
     k_type: str | None = "f16"
     v_type: str | None = "f16"
-    n_seq: int = 1
     unified: bool = False
     ubatch_tokens: int = 512
     pad_cells: int = CONTEXT_PAD_CELLS
@@ -50,11 +84,6 @@ class LlamaCpp(Dialect):
     flash_attn: bool = True
     draft_copies: int = 0
     mla_latent: bool = True
-
-    @property
-    def sequences(self) -> int:
-        """The slots."""
-        return self.n_seq
 
     @property
     def streams(self) -> int:
@@ -120,6 +149,61 @@ class LlamaCpp(Dialect):
             return terms._replace(full_value_bytes=self.full_rows(context_tokens) * row)
         rows = self.ring_rows(context_tokens, layer.window_tokens)
         return terms._replace(ring_value_bytes=rows * row)
+
+    def unchunked(self, context_tokens: int) -> Self:
+        """Return the dialect with windows kept in full."""
+        return replace(self, swa_full=True)
+
+    def engine_context(self, context_tokens: int, lanes: int) -> int:
+        """Return the context over all slots, which is split over them unless they share it.
+
+        >>> LlamaCpp(n_seq=4).engine_context(8192, 4), LlamaCpp(unified=True).engine_context(8, 4)
+        (32768, 8)
+        """
+        return context_tokens if self.unified else context_tokens * lanes
+
+    def lane_context(self, engine_tokens: int, lanes: int) -> int:
+        """Return a slot's share of the context, or all of it if they share it."""
+        return engine_tokens if self.unified else max(1, engine_tokens // max(1, lanes))
+
+    def log_lines(
+        self, model: ModelSpec, context_tokens: int, pool_bytes: int | None = None
+    ) -> tuple[str, ...]:
+        """Return a line for the cells, one for those of windows, and one for recurrent states."""
+        return tuple(self._log_lines(model, context_tokens))
+
+    def _log_lines(self, model: ModelSpec, context_tokens: int) -> Iterator[str]:
+        terms = self.terms(model.caches, context_tokens, model)
+        windows = [layer for layer in model.caches if isinstance(layer, SlidingWindow)]
+        recurrent = sum(isinstance(layer, Recurrent) for layer in model.caches)
+        full = len(model.caches) - len(windows) - recurrent
+        if full:
+            cells = self.stream_cells(context_tokens)
+            yield self._kv_line(cells, full, terms.full_key_bytes, terms.full_value_bytes)
+        if windows:
+            cells = self.window_cells(context_tokens, windows[0].window_tokens)
+            keys, values = terms.ring_key_bytes, terms.ring_value_bytes
+            yield self._kv_line(cells, len(windows), keys, values)
+        if recurrent:
+            yield self._state_line(len(model.layers), terms)
+
+    def _kv_line(self, cells: int, layers: int, keys: int, values: int) -> str:
+        return (
+            f"llama_kv_cache: size = {(keys + values) / MIB:7.2f} MiB ({cells:6d} cells,"
+            f" {layers:3d} layers, {self.n_seq:2d}/{self.streams} seqs),"
+            f" K ({self.k_type}): {keys / MIB:7.2f} MiB,"
+            f" V ({self.v_type}): {values / MIB:7.2f} MiB"
+        )
+
+    def _state_line(self, layers: int, terms: Terms) -> str:
+        """Its layers are all of the model's, and a cell is a sequence with all its copies."""
+        conv, state = terms.conv_bytes, terms.state_bytes
+        return (
+            f"llama_memory_recurrent: size = {(conv + state) / MIB:7.2f} MiB"
+            f" ({self.n_seq:6d} cells, {layers:3d} layers, {self.n_seq:2d} seqs"
+            f" {self.draft_copies:2d} rs_seq),"
+            f" R (f32): {conv / MIB:7.2f} MiB, S (f32): {state / MIB:7.2f} MiB"
+        )
 
 
 def _widest_value(caches: Sequence[Layer]) -> int:
