@@ -29,12 +29,14 @@ def drawn(page: str, after: str = "") -> list[set[str]]:
 
 
 LAYERS = drawn(STRUCTURES)  # the page is the rule, so it cannot say anything else
+ROOMS = drawn(STRUCTURES, "## The rooms of the engine")
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+ROOM_RANK = {name: rank for rank, names in enumerate(ROOMS) for name in names}
 RANK["__main__"] = RANK["cli"]
 APART = {frozenset(pair) for pair in re.findall(r"(\w+) \| (\w+)", STRUCTURES.split("```")[1])}
 ONLY_IN = {
     "mlx": {"engine"},
-    "mlx_lm": set(),  # an oracle for tests and a peer in benchmarks, never a part of qwisp
+    "mlx_lm": {"engine/proof/peer.py"},  # an optional extra to be compared with, never a part
     "altair": {"charts", "report"},
     "ipywidgets": {"widgets"},
     "click": {"cli"},
@@ -58,19 +60,29 @@ def run_time_nodes(source: str) -> Iterator[ast.AST]:
 
 
 def imported_modules(source: str) -> set[str]:
-    """Return every module a source imports."""
+    """Return every module a source imports, or loads by a name that it spells (or begins)."""
     found: set[str] = set()
     for node in run_time_nodes(source):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute, so that this test can read them"
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        match node:
+            case ast.Import(names=names):
+                found |= {alias.name for alias in names}
+            case ast.ImportFrom(module=str(package), names=names, level=0):
+                found |= {package} | {f"{package}.{alias.name}" for alias in names}
+            case ast.ImportFrom():
+                raise AssertionError("imports are absolute, so that this test can read them")
+            case ast.Call(
+                args=[
+                    ast.Constant(value=str(name))
+                    | ast.JoinedStr(values=[ast.Constant(value=str(name)), *_]),
+                    *_,
+                ]
+            ) if ast.unparse(node.func).endswith("import_module"):
+                found.add(name.rstrip("."))
     return found
 
 
-def violations(layer: str, source: str) -> list[str]:
-    """Return what a file of `qwisp.<layer>` imports against the rules."""
+def violations(layer: str, source: str, place: str = "") -> list[str]:
+    """Return what a file of `qwisp.<layer>` imports against the rules; `place` is its path."""
     wrong = []
     for module in sorted(imported_modules(source)):
         top, _, rest = module.partition(".")
@@ -80,7 +92,7 @@ def violations(layer: str, source: str) -> list[str]:
             blind = layer == "scheduling" and inner in NOT_IN_SCHEDULING
             if RANK[inner] > RANK[layer] or sideways or blind:
                 wrong.append(f"{layer} imports qwisp.{inner}")
-        if top in ONLY_IN and layer not in ONLY_IN[top]:
+        if top in ONLY_IN and not {layer, place} & ONLY_IN[top]:
             wrong.append(f"{layer} imports {top}")
         if layer == "scheduling" and top in NOT_IN_SCHEDULING:
             wrong.append(f"scheduling imports {top}")
@@ -157,7 +169,32 @@ def test_imports_point_left_only(path: Path) -> None:
     if layer == "__init__":
         return
     assert layer in RANK, f"{layer} has no layer: give it one in LAYERS"
-    assert violations(layer, path.read_text()) == []
+    place = path.relative_to(ROOT / "qwisp").as_posix()
+    assert violations(layer, path.read_text(), place) == []
+
+
+def room_violations(room: str, source: str) -> list[str]:
+    """Return what a file of `qwisp.engine.<room>` imports from rooms that are not to its left."""
+    inner = {m.split(".")[2] for m in imported_modules(source) if m.startswith("qwisp.engine.")}
+    rooms = (inner & ROOM_RANK.keys()) - {room}
+    return sorted(name for name in rooms if ROOM_RANK[name] >= ROOM_RANK[room])
+
+
+def test_the_rooms_of_the_engine_import_those_to_their_left() -> None:
+    folder = ROOT / "qwisp/engine"
+    found = {path.stem for path in folder.iterdir()} - {"__init__", "__pycache__"}
+    assert ROOM_RANK.keys() == found
+    for path in sorted(folder.rglob("*.py")):
+        room = path.relative_to(folder).parts[0].removesuffix(".py")
+        if room != "__init__":
+            assert room_violations(room, path.read_text()) == [], path
+
+
+def test_a_wrong_way_between_rooms_is_found() -> None:
+    assert room_violations("cache", "from qwisp.engine.model import ops") == ["model"]
+    assert room_violations("cache", "def f():\n    import qwisp.engine.clients") == ["clients"]
+    assert room_violations("model", "from qwisp.engine.cache.arena import Arena") == []
+    assert room_violations("model", "from qwisp.engine.model.ops import at") == []
 
 
 @pytest.mark.parametrize(
@@ -176,6 +213,9 @@ def test_imports_point_left_only(path: Path) -> None:
         ("cli", "import ipywidgets"),
         ("sim", "from qwisp.charts import setup"),
         ("engine", "import mlx_lm"),
+        ("engine", 'import_module("mlx_lm.models.cache")'),
+        ("engine", 'importlib.import_module(f"mlx_lm.models.{name}")'),
+        ("charts", 'importlib.import_module("mlx.core")'),
     ],
 )
 def test_a_wrong_import_is_found(layer: str, source: str) -> None:
