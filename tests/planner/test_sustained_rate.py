@@ -158,6 +158,20 @@ def test_a_last_burst_that_no_rate_cures_is_said_with_the_rate_before_it() -> No
     assert before_last_burst(slow) == trace.requests[:40]
 
 
+def test_a_request_that_comes_as_the_last_one_ends_begins_a_burst() -> None:
+    """0 runs from 0 to 10, 1 from 10 to 30; 2 comes at 20, so the last busy time began with 1."""
+    trace = made(3)
+    times = {0: (0, 10), 1: (10, 30), 2: (20, 25)}
+    records = {
+        i: SimpleNamespace(arrival_ps=begin, end_ps=end, admitted_ps=begin)
+        for i, (begin, end) in times.items()
+    }
+    run = SimpleNamespace(trace=trace, executor=SimpleNamespace(records=records))
+    assert before_last_burst(run) == trace.requests[:1]
+    records[0].end_ps = 11
+    assert before_last_burst(run) == ()
+
+
 def test_a_candidate_that_can_run_nothing_sustains_nothing_and_sets_no_rate() -> None:
     trace = Trace(name="spaced", requests=bursty().requests[:40], source="made here")
     layouts = (Proposal(LAYOUT), Proposal("fixed_arena:1024"))

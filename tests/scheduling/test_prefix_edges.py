@@ -267,6 +267,40 @@ def test_nobody_waits_for_a_capture_that_lies_behind(arrives: int, waits: bool) 
     assert ((2, "restore", 1, 320) in log) == waits
 
 
+@pytest.mark.parametrize(("arrives", "waits"), [(0, True), (1, False)])
+def test_nobody_waits_for_a_capture_where_its_prefill_stands(arrives: int, waits: bool) -> None:
+    """Both share 256 tokens, all of which round 0 grants: too late to stop there in round 1."""
+    asks = [
+        ScriptedRequest(0, 1400, 3, prefix=keys(1400, 256)),
+        ScriptedRequest(1, 900, 3, arrives=arrives, prefix=keys(900, 256)),
+    ]
+    result, watch = played(asks, settings())
+    admits = [e.round for e in result.log if (e.kind, e.id) == ("admit", 1)]
+    assert admits == [1]
+    assert ("wait" in [e.kind for e in result.log if e.id == 1]) == waits
+    captured = [op.num_tokens for op in watch.ops(Capture) if op.id == 0]
+    assert captured == ([256, 1399] if waits else [1399])
+
+
+def test_a_turn_that_others_restore_in_this_round_is_not_replaced_by_its_successor() -> None:
+    """1 and 2 continue the turn of 0 in one round, in which each ends and leaves its own."""
+    first = keys(512)
+    asks = [
+        ScriptedRequest(0, 512, 3, prefix=first),
+        *(ScriptedRequest(i, 576, 3, arrives=30, prefix=first + keys(64)) for i in (1, 2)),
+    ]
+    _, watch = played(asks, settings())
+    (both,) = [r for r in watch.rounds if any(isinstance(op, Restore) for op in r.ops)]
+    kinds = (Restore, Capture, Drop)
+    assert [(type(op), op.id, op.num_tokens) for op in both.ops if isinstance(op, kinds)] == [
+        (Restore, 1, 511),
+        (Restore, 2, 511),
+        (Capture, 1, 575),
+        (Capture, 2, 575),
+    ]
+    assert watch.ops(Drop) == []
+
+
 def fresh(number: int, prefix: tuple[int, ...], prompt: int = 960) -> Stream:
     stream = Stream(Ask(number, prompt, None, prefix), 9, prompt + 10, 0)
     stream.prefill_end = prompt - 1
